@@ -57,7 +57,7 @@ CONNECT_SECONDS = 2
 STATEMENT_MS = 5_000
 #: All that is asked of a database ends after so long: a connection and two statements.
 LONGEST_SECONDS = 15.0
-_VERSION = 2
+_VERSION = 3
 
 
 class AssetOptions(TypedDict):
@@ -88,6 +88,8 @@ class Catalogue:
     since: dt.date
     #: What Dagster shows of each of its assets: postgres or mysql.
     kind: str = "postgres"
+    #: Whether the database has answered, and has no topic but that of the canary.
+    is_empty: bool = False
 
     @property
     def database(self) -> str:
@@ -246,6 +248,7 @@ def _catalogue(policies: Policies, answer: Answer, given: list[str]) -> Catalogu
         frozenset(answer["existing"]),
         dt.date.fromisoformat(answer["since"]),
         answer["kind"],
+        is_empty=answer["answered"] and not {*answer["existing"]} - {policies.canary},
     )
 
 
@@ -302,13 +305,15 @@ def _asked(url: str) -> Answer:
     topics.sort(key=lambda each: (each.created_at, each.address))
     found = _unknown(url)
     since = min([found["since"], *(each.hour.date().isoformat() for each in first)])
-    return {**found, "existing": [each.address for each in topics], "since": since}
+    existing = [each.address for each in topics]
+    return {**found, "existing": existing, "since": since, "answered": True}
 
 
 def _unknown(url: str) -> Answer:
     """What is known of a database that does not answer."""
     kind = config.dialect_of_url(url) if url else "postgres"
-    return {"existing": [], "since": dt.datetime.now(dt.UTC).date().isoformat(), "kind": kind}
+    since = dt.datetime.now(dt.UTC).date().isoformat()
+    return {"existing": [], "since": since, "kind": kind, "answered": False}
 
 
 def _url(policies: Policies) -> str:

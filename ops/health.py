@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Iterator
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from ops.archive.overview import archived_topics
 from ops.backfill.asking import WAITING, by_hand
 from ops.backfill.requests import list_backfills
-from ops.policies.file import Policies
-from ops.policies.policy import HAND, NONE, Drift, drift
+from ops.policies.checks import REFERENCE
+from ops.policies.file import Policies, RelayPolicy
+from ops.policies.policy import HAND, Drift, drift, in_shell, to_database
 from penstock import log, subscriptions
 from penstock.database import call
 from penstock.doctor.findings import Finding, Severity, error, warning
@@ -29,19 +31,14 @@ LONG_TRANSACTION_SECONDS = 3_600.0
 #: A backfill request that is due for longer has nobody who works it off.
 REQUEST_WAITS_SECONDS = 600.0
 
-_DAEMON = "python -m consumers --roles sequencer,sweep"
-
-
-def run_job(name: str) -> str:
-    """The command that runs one of the Dagster jobs by hand."""
-    return f"dagster job execute -m dagster_project.definitions -j {name}"
+_SEQUENCE = "penstock sequence  # once; all the time: penstock daemon --roles sequencer,sweep"
 
 
 def health(connection: Any, policies: Policies) -> list[Finding]:
     """Everything that is wrong, the worst first; changes nothing."""
     found = examine_schema(connection)
     if any(finding.severity is Severity.ERROR for finding in found):
-        return found
+        return [_of_database(each, policies) for each in found]
     found += _log(log.status(connection), policies)
     found += _restores(connection)
     found += _storage(connection)
@@ -50,7 +47,13 @@ def health(connection: Any, policies: Policies) -> list[Finding]:
     found += _copies(connection, policies)
     found += _requests(connection)
     found += _policies(connection, policies)
+    found = [_of_database(each, policies) for each in found]
     return sorted(found, key=lambda each: (each.severity is not Severity.ERROR, each.check))
+
+
+def _of_database(finding: Finding, policies: Policies) -> Finding:
+    """The finding with a command that goes to this database of the policy file."""
+    return dataclasses.replace(finding, command=to_database(finding.command, policies))
 
 
 def _log(status: LogStatus, policies: Policies) -> Iterator[Finding]:
@@ -59,21 +62,20 @@ def _log(status: LogStatus, policies: Policies) -> Iterator[Finding]:
             "sequencer",
             f"{status.unsequenced_events} events or more wait for their sequence, the oldest for "
             f"{status.unsequenced_age_seconds:.0f} s",
-            f"{_DAEMON}  # or once: {run_job('sequence')}",
+            _SEQUENCE,
         )
     if status.event_ids_ready is not None and status.event_ids_ready < FEW_EVENT_IDS:
         yield error(
             "storage",
             f"storage is ready for {status.event_ids_ready} more events only",
-            run_job("sequence"),
+            _SEQUENCE,
         )
     if (status.oldest_transaction_seconds or 0) > LONG_TRANSACTION_SECONDS:
         yield warning(
             "transactions",
             f"a transaction is open for {status.oldest_transaction_seconds:.0f} s: until "
             "it ends, the database cannot remove old versions of rows",
-            'psql -c "SELECT pid, usename, state, xact_start FROM pg_stat_activity '
-            'WHERE backend_xmin IS NOT NULL ORDER BY xact_start LIMIT 5"',
+            "penstock doctor  # names it, and what ends it",
         )
 
 
@@ -94,26 +96,36 @@ def _storage(connection: Any) -> Iterator[Finding]:
                 "storage",
                 f"the table {parent} is ready for {ready} more ids: {days:.1f} days at the highest "
                 "rate seen",
-                run_job("sequence"),
+                _SEQUENCE,
             )
 
 
 def _subscriptions(lags: list[Lag], policies: Policies) -> Iterator[Finding]:
-    relays = {relay.subscription for relay in policies.relays.values()}
+    relays = {relay.subscription: relay for relay in policies.relays.values()}
     for each in lags:
-        is_relay = each.subscription in relays
-        limit = policies.limits.relay_lag if is_relay else policies.limits.consumer_lag
+        relay = relays.get(each.subscription)
+        limit = policies.limits.relay_lag if relay else policies.limits.consumer_lag
         if each.lag_seconds <= limit:
             continue
         held = f"held by {each.holder}" if each.holder else "held by nobody"
-        consumer = f"python -m consumers --roles consumers --consumer {each.subscription}=..."
+        consumer = (
+            f"penstock subscription describe {each.subscription}"
+            "  # start its consumers, or take it away: penstock subscription delete"
+        )
         tell = warning if each.holder else error
         yield tell(
             f"subscription {each.subscription}",
             f"{each.lag_events} events of {each.topic} partition {each.partition} wait, the first "
             f"for {each.lag_seconds:.0f} s; the partition is {held}",
-            run_job("relay") if is_relay else consumer,
+            _relay(relay, policies) if relay else consumer,
         )
+
+
+def _relay(relay: RelayPolicy, policies: Policies) -> str:
+    """The command that sends what waits."""
+    is_variable = REFERENCE.fullmatch(relay.sink)
+    sink = relay.sink if is_variable else policies.sink_address(relay)
+    return f"penstock relay {relay.subscription} {in_shell(sink)}"
 
 
 def _dead_letters(connection: Any) -> Iterator[Finding]:
@@ -164,17 +176,14 @@ def _requests(connection: Any) -> Iterator[Finding]:
 
 def _policies(connection: Any, policies: Policies) -> Iterator[Finding]:
     for each in drift(connection, policies):
-        by_hand = each.origin == HAND
+        is_by_hand = each.origin == HAND
         yield warning(
             each.name or each.subject,
             f"{each.setting}: the policy file says {each.wanted}, the database has {each.found}"
-            + (" (set by hand)" if by_hand else ""),
-            run_job("policies")
+            + (" (set by hand)" if is_by_hand else ""),
+            "penstock policy apply"
             if each.mendable
-            else f"write it into the policy file under {_place(each)}"
-            if each.wanted == NONE
-            else f"penstock {each.scope} create {each.name}"
-            + (" --topic ..." if each.scope == "subscription" else ""),
+            else f"penstock policy diff  # write it into the policy file under {_place(each)}",
         )
 
 

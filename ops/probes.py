@@ -18,7 +18,7 @@ from ops.canary import Canary, fly
 from ops.health import health
 from ops.hours import epochs_between
 from ops.policies.file import Limits, Policies
-from ops.policies.policy import drift, set_by_hand
+from ops.policies.policy import awaited, drift, set_by_hand
 from penstock import database, log, subscriptions
 from penstock.doctor import Severity
 from penstock.records import PartitionRange
@@ -156,7 +156,10 @@ def probes(limits: Limits) -> list[Probe]:
 
 #: The probes of the whole installation that have assets of their own in Dagster.
 POLICY_DRIFT = Probe(
-    "policy_drift", HOUSE, "The database follows the policy file.", lambda w: partial(_drift, w)
+    "policy_drift",
+    HOUSE,
+    "The database follows the policy file; what is not there yet is named, and is no drift.",
+    lambda w: partial(_drift, w),
 )
 NO_ERRORS = Probe(
     "no_errors", HOUSE, "Nothing is wrong that needs somebody now.", lambda w: partial(_errors, w)
@@ -388,6 +391,9 @@ def _drift(world: World, _: str) -> Verdict:
         columns = ("of", "setting", "the file says", "the database has", "set by")
         rows = [(e.subject, e.setting, e.wanted, e.found, e.origin or "") for e in differing]
         found["differences"] = Table(columns, rows)
+    if missing := awaited(world.connection, world.policies):
+        commands = [(f"{e.scope} {e.name}", f"`{e.create}`") for e in missing]
+        found["not there yet"] = Table(("of", "created by"), commands)
     if by_hand := set_by_hand(world.connection):
         columns = ("of", "policy", "version", "by", "at")
         rows = [

@@ -343,6 +343,10 @@ class TargetUnavailable(PenstockError):
     """An archive target is not there now, its disk not mounted for example; nothing is lost."""
 
 
+class WebhookUnavailable(PenstockError):
+    """The webhook did not take a message; it is posted again later."""
+
+
 class CopyDamaged(PenstockError):
     """A copy of a log epoch is not what was sealed, or is gone; another target may hold it."""
 

@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 
-from ops.policies.file import load
+from ops.policies.file import VARIABLE, load
 from penstock import database
 from penstock.database import config, migrate
 from penstock.topics import names
@@ -44,6 +44,8 @@ def _say_where_the_database_is() -> None:
     server.start()
     print("database: the embedded one; `penstock` finds it in this folder. For programs of yours:")
     print(f"  export {config.URL_VARIABLE}={shlex.quote(server.url())}", flush=True)
+    if policies := os.environ.get(VARIABLE):
+        print(f"  export {VARIABLE}={shlex.quote(policies)}", flush=True)
     _say_how_to_begin(server.url())
 
 

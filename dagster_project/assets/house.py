@@ -20,6 +20,7 @@ from ops.policies.policy import (
     Drift,
     RetentionInForce,
     apply,
+    awaited,
     drift,
     newest_versions,
     retention_in_force,
@@ -34,6 +35,8 @@ from resources.database import DatabaseResource
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
 
+#: The asset of an empty database: its description says how to begin.
+BEGIN = "begin_here"
 _DRIFT_COLUMNS = ("of", "setting", "the file says", "the database has", "set by")
 START = """
 **There is no topic yet.** Create one and publish to it:
@@ -69,7 +72,15 @@ def build(catalogue: Catalogue) -> list[Any]:
         made = dg.asset_check(asset=key, name=probe.name, description=probe.about)
         return made(of_database(catalogue.database)(function))
 
+    begin = dg.AssetSpec(
+        catalogue.house(BEGIN),
+        description=START,
+        group_name=catalogue.group(HOUSE_GROUP),
+        kinds={catalogue.kind},
+        metadata=code_of(build),
+    )
     return [
+        *([begin] if catalogue.is_empty else []),
         asset("sweep", run_sweep, retry_policy=common.RETRY, config_schema=duties.config()),
         asset("storage", drop_storage),
         asset("policies", apply_policies, kinds={"yaml"}),
@@ -126,6 +137,7 @@ def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
         wanted = database.policies()
         changed = apply(connection, wanted)
         left = drift(connection, wanted)
+        missing = awaited(connection, wanted)
         in_force = retention_in_force(connection)
         versions = newest_versions(connection)
     return dg.MaterializeResult(
@@ -133,6 +145,9 @@ def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
             "changes": len(changed),
             "changed": table(_DRIFT_COLUMNS, _drift_rows(changed)),
             "differs still": table(_DRIFT_COLUMNS, _drift_rows(left)),
+            "not there yet": table(
+                ("of", "created by"), ((f"{e.scope} {e.name}", f"`{e.create}`") for e in missing)
+            ),
             "retention in force": _retentions(in_force.values()),
             "who set what": _versions(versions),
         }

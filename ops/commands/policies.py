@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from penstock.cli.transactions import own_transaction
 from penstock.database import connect
 from penstock.errors import InvalidArgument
 from penstock.subscriptions import policies
+
+if TYPE_CHECKING:
+    from ops.policies.file import Policies
 
 app = typer.Typer(
     help="Heartbeats, leases, statistics and retries of subscriptions, and what is kept.",
@@ -38,6 +41,7 @@ def diff(file: File = None, database: Database = None, output: Output = Format.t
     wanted = here.policies
     with connect(here.url) as connection:
         found = policy.drift(connection, wanted)
+        _say_awaited(connection, wanted)
     show(found, output)
     if found:
         raise typer.Exit(EXIT_NO)
@@ -53,6 +57,7 @@ def apply(file: File = None, database: Database = None, output: Output = Format.
     with connect(here.url) as connection:
         show(policy.apply(connection, wanted), output)
         left = policy.drift(connection, wanted)
+        _say_awaited(connection, wanted)
     for each in left:
         say(
             f"{each.subject}, {each.setting}: the file says {each.wanted}, "
@@ -60,6 +65,13 @@ def apply(file: File = None, database: Database = None, output: Output = Format.
         )
     if left:
         raise typer.Exit(EXIT_NO)
+
+
+def _say_awaited(connection: Any, wanted: Policies) -> None:
+    from ops.policies.policy import awaited
+
+    for each in awaited(connection, wanted):
+        say(f"{each.scope} {each.name} does not exist yet: {each.create}")
 
 
 @app.command("show")

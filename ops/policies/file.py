@@ -18,6 +18,7 @@ from typing import Any
 from ops.archive.placement import COPY_SECONDS, MAX_WEIGHT, Placement
 from ops.policies import checks, yaml_file
 from ops.seal import MAX_EVENTS
+from ops.sinks.address import require_no_secret
 from penstock.archive.targets import Target
 from penstock.database import address, config
 from penstock.errors import ConfigurationError, InvalidArgument
@@ -347,8 +348,9 @@ def _target(name: str, value: Any) -> TargetSettings:
     uri = checks.text(given.get("uri"), where)
     options = checks.section(given.get("options") or {}, f"{where}.options", _STORE_OPTIONS)
     for option in options:
-        checks.text(options[option], f"{where}.options.{option}")
-        if option in _SECRETS and not checks.REFERENCE.fullmatch(options[option]):
+        given_option = checks.text(options[option], f"{where}.options.{option}")
+        is_secret = option in _SECRETS or "@" in given_option  # a login in the endpoint
+        if is_secret and not checks.REFERENCE.fullmatch(given_option):
             # The value is not repeated: it may be the secret itself.
             raise ConfigurationError(
                 f"{where}.options.{option} is written into the file",
@@ -442,7 +444,9 @@ def _relay(name: str, value: Any) -> RelayPolicy:
     topic = checks.text(given["topic"], f"{where}.topic")
     checks.require_name(topic, "topic", f"{where}.topic")
     subscription = checks.text(given.get("subscription", name), f"{where}.subscription")
-    return RelayPolicy(name, topic, subscription, checks.text(given["sink"], f"{where}.sink"))
+    sink = checks.text(given["sink"], f"{where}.sink")
+    require_no_secret(sink, f"{where}.sink")
+    return RelayPolicy(name, topic, subscription, sink)
 
 
 def _limits(value: Any, base: Limits) -> Limits:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ops.policies.checks import REFERENCE
 from ops.policies.file import Policies, RelayPolicy, RetentionPolicy
 from penstock import subscriptions
-from penstock.database import call
+from penstock.database import call, config
 from penstock.subscriptions import policies, stream
 from penstock.topics import names
 
 #: What is shown for a setting that is not set.
 NONE = "none"
 HAND = "hand"
-NO_TOPIC = "the topic does not exist yet"
+#: What a retention policy asks for that the file has taken back: with no target nothing goes.
+_TAKEN_BACK = RetentionPolicy(minimum_age_seconds=0, copies=1)
 #: A history in a report has so many versions, of so many policies at most.
 MOST_VERSIONS = 50
 
@@ -25,9 +28,9 @@ MOST_VERSIONS = 50
 class Drift:
     """A difference: what the file says, and what the database has.
 
-    ``mendable`` says whether :func:`apply` can remove it. It cannot create a topic, and it keeps a
-    setting that was set by hand and that the file does not name. ``origin`` says who set what the
-    database has: 'file' or 'hand'.
+    ``mendable`` says whether :func:`apply` can remove it. It keeps a setting that was set by hand
+    and that the file does not name. ``origin`` says who set what the database has: 'file' or
+    'hand'.
     """
 
     name: str
@@ -45,6 +48,15 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
+class Awaited:
+    """What the file names and the database does not have yet; ``create`` is the command for it."""
+
+    scope: str
+    name: str
+    create: str
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionInForce:
     """The retention policy that the database follows.  ``version`` grows with every change."""
 
@@ -58,16 +70,34 @@ class RetentionInForce:
 
 
 def retention_in_force(connection: Any) -> dict[str, RetentionInForce]:
-    """The retention policies of the database, by topic."""
+    """The retention policies of the database, by topic; not those that the file has taken back."""
+    rows = call(connection, "retention_of")
+    found = [dataclasses.replace(RetentionInForce(*row), targets=tuple(row[-1])) for row in rows]
     return {
-        row[0]: dataclasses.replace(RetentionInForce(*row), targets=tuple(row[-1]))
-        for row in call(connection, "retention_of")
+        each.topic: each
+        for each in found
+        if each.origin == HAND or each.targets or each.copies == 0
     }
 
 
 def drift(connection: Any, wanted: Policies) -> list[Drift]:
-    """Where the database differs from the file.  Changes nothing."""
+    """Where the database differs from the file, in what both have.  Changes nothing."""
     return [*_keeping(connection, wanted), *_settings(connection, wanted)]
+
+
+def awaited(connection: Any, wanted: Policies) -> list[Awaited]:
+    """What the file names and the database does not have yet.  It is in force once it is there."""
+    relays = {relay.subscription for relay in wanted.relays.values()}
+    named = {("topic", policy.topic) for policy in wanted.topics.values() if policy.retention}
+    named |= {("topic", relay.topic) for relay in wanted.relays.values()}
+    named |= {(scope, name) for scope, name, _ in wanted.settings if scope in _EXISTING}
+    named -= {("topic", wanted.canary)} | {("subscription", name) for name in relays}
+    existing = {scope: _EXISTING[scope](connection) for scope in {scope for scope, _ in named}}
+    return [
+        Awaited(scope, name, to_database(_CREATE[scope].format(name=name), wanted))
+        for scope, name in sorted(named)
+        if name not in existing[scope]
+    ]
 
 
 def topic_drift(connection: Any, wanted: Policies, topic: str) -> list[Drift]:
@@ -92,6 +122,26 @@ def apply(connection: Any, wanted: Policies) -> list[Drift]:
             origin="file",
         )
     return changed + settings
+
+
+#: What knows the databases of the policy file by name.  Other commands go by the environment.
+_BY_NAME = ("penstock policy", "penstock backfill", "penstock relay")
+
+
+def to_database(command: str, wanted: Policies) -> str:
+    """The command line that does it to this database, which the policy file may have by name."""
+    line, comment, more = command.partition("  #")
+    if not wanted.database or not line.startswith("penstock "):
+        return command
+    if line.startswith(_BY_NAME):
+        return f"{line} --database {wanted.database}{comment}{more}"
+    return f"{config.URL_VARIABLE}={in_shell(wanted.url)} {command}"
+
+
+def in_shell(value: str) -> str:
+    """A value of the policy file as a shell takes it; what is ``${NAME}`` is a variable there."""
+    reference = REFERENCE.fullmatch(value)
+    return f'"${reference[1]}"' if reference else shlex.quote(value)
 
 
 def set_by_hand(connection: Any) -> list[policies.Policy]:
@@ -122,8 +172,7 @@ def _keep(connection: Any, wanted: Policies, each: Drift) -> None:
         stream.subscribe(connection, each.wanted, [each.name], start="earliest")
         return
     policy = wanted.of_topic(each.name)
-    retention = policy.retention
-    assert retention is not None
+    retention = policy.retention or _TAKEN_BACK
     call(
         connection,
         "set_retention",
@@ -131,7 +180,7 @@ def _keep(connection: Any, wanted: Policies, each: Drift) -> None:
         minimum_age_seconds=retention.minimum_age_seconds,
         copies=retention.copies,
         origin="file",
-        targets=sorted(policy.archive),
+        targets=sorted(policy.archive) if policy.retention else [],
     )
 
 
@@ -139,12 +188,7 @@ def _keeping(connection: Any, wanted: Policies) -> list[Drift]:
     """Retention, and the relays that hold events back."""
     existing = {each.address for each in names.list_topics(connection)}
     found = [*_retention(connection, wanted), *_relays(connection, wanted)]
-    return [
-        each
-        if each.name in existing
-        else Drift(each.name, each.setting, each.wanted, NO_TOPIC, mendable=False)
-        for each in found
-    ]
+    return [each for each in found if each.name in existing]
 
 
 def _retention(connection: Any, wanted: Policies) -> list[Drift]:
@@ -157,7 +201,7 @@ def _retention(connection: Any, wanted: Policies) -> list[Drift]:
         found_words = _words(present, present.targets if present else ())
         if wanted_words != found_words:
             origin = present.origin if present else None
-            words = (wanted_words, found_words, said is not None)
+            words = (wanted_words, found_words, said is not None or origin != HAND)
             found.append(Drift(topic, "retention", *words, origin=origin))
     return found
 
@@ -191,14 +235,13 @@ def _settings(connection: Any, wanted: Policies) -> Iterator[Drift]:
         for scope in {scope for scope, _, _ in differing} & _EXISTING.keys()
     }
     for scope, name, kind in differing:
+        if scope in existing and name not in existing[scope]:
+            continue
         said = wanted.settings.get((scope, name, kind))
         present = in_force.get((scope, name, kind))
-        if scope in existing and name not in existing[scope]:
-            found, mendable = f"the {scope} does not exist yet", False
-        else:
-            found = _listed(present.settings if present else None)
-            # A setting that the file set and no longer names is removed. One set by hand stays.
-            mendable = said is not None or (present is not None and present.origin != HAND)
+        found = _listed(present.settings if present else None)
+        # A setting that the file set and no longer names is removed. One set by hand stays.
+        mendable = said is not None or (present is not None and present.origin != HAND)
         origin = present.origin if present else None
         yield Drift(name, kind, _listed(said), found, mendable, scope, origin)
 
@@ -207,6 +250,13 @@ _EXISTING: dict[str, Callable[[Any], set[str]]] = {
     "namespace": lambda own: {each.path for each in names.list_namespaces(own)},
     "topic": lambda own: {each.address for each in names.list_topics(own)},
     "subscription": lambda own: {each.subscription for each in subscriptions.lag(own)},
+}
+
+
+_CREATE = {
+    "namespace": "penstock namespace create {name} --parents",
+    "topic": "penstock topic create {name} --create-namespaces",
+    "subscription": "penstock subscription create {name} --topic TOPIC",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
@@ -18,6 +19,8 @@ _FORMS = (
 TOKEN_VARIABLE = "PENSTOCK_PULSAR_TOKEN"
 
 _FLAGS = {"true": True, "false": False}
+#: An option of such a name, also one of the admin interface's own address, would hold a secret.
+_SECRET = re.compile(r"(?i)[?&;][^=&;]*(?:passw|secret|token|key|credential|auth)[^=&;]*=")
 
 
 def open_sink(address: str, *, token: str | None = None, beside: str = "") -> Sink:
@@ -27,6 +30,7 @@ def open_sink(address: str, *, token: str | None = None, beside: str = "") -> Si
     the address, so addresses can be shown. With ``beside`` the sink has places of its own, in which
     nothing of others is: a folder of this name, or Pulsar topics whose names end with it.
     """
+    require_no_secret(address, "the sink's address")
     parts = urlsplit(address)
     if parts.scheme == "jsonl" and not parts.netloc and parts.path:
         return JsonlSink(Path(unquote(parts.path), beside))
@@ -38,6 +42,21 @@ def open_sink(address: str, *, token: str | None = None, beside: str = "") -> Si
         else "the sink's address has no scheme",
         hint=_FORMS,
     )
+
+
+def require_no_secret(address: str, where: str) -> None:
+    """ConfigurationError when a login or a secret stands in an address: pages and logs show it.
+
+    The error does not repeat the address.
+    """
+    if address.startswith("jsonl:"):
+        return
+    told = unquote(address)
+    if "@" in address or "@" in told or _SECRET.search(told):
+        raise ConfigurationError(
+            f"{where} has a login or a secret in it, and addresses are shown",
+            hint=f"leave it out; the token for Pulsar comes from the environment: {TOKEN_VARIABLE}",
+        )
 
 
 def configured_sink(

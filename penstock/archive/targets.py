@@ -14,6 +14,8 @@ from penstock.errors import ConfigurationError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _SLUG_LENGTH = 60
+#: A user or a key with its secret, in which there may be a slash.
+_LOGIN = re.compile(r"[^/]*@|[^@]*:[^@]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Target:
                 f"the archive target's name {self.name!r} is not allowed",
                 hint="use up to 63 letters, digits, dots, dashes and underscores",
             )
+        self._require_no_secret()
         scheme = urlparse(self.uri).scheme
         if scheme not in {"", "file", "s3"}:
             raise ConfigurationError(
@@ -42,6 +45,17 @@ class Target:
             raise ConfigurationError(
                 f"the archive target {self.name} is a directory and has options",
                 hint="only s3:// has options",
+            )
+
+    def _require_no_secret(self) -> None:
+        """The place is recorded and shown, so it holds no login and no parameters."""
+        _, is_url, rest = self.uri.partition("://")
+        place, _, query = rest.partition("?")
+        if is_url and (query or _LOGIN.match(place)):
+            raise ConfigurationError(
+                f"the place of the archive target {self.name} has a login or parameters in it",
+                hint="write s3://bucket/path; keys are options of the policy file that name "
+                "environment variables: aws_access_key_id: ${NAME}",
             )
 
     @property

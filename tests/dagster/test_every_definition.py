@@ -130,8 +130,6 @@ def sensed(house: House) -> set[str]:
     for sensor in sensors:
         if isinstance(sensor, dg.AutomationConditionSensorDefinition):
             house.conditions(at(5))
-        elif isinstance(sensor, dg.RunStatusSensorDefinition):
-            told(house, sensor)
         else:
             house.sense(sensor.name)
     return {each.name for each in sensors}
@@ -146,26 +144,3 @@ def scheduled(house: House) -> set[str]:
             tick(house, each.name)
     house.instance = in_memory
     return {each.name for each in schedules}
-
-
-def told(house: House, sensor: Any) -> None:
-    """A run that has failed, as a sensor of failed runs is told of it."""
-
-    @dg.op
-    def failing() -> None:
-        raise dg.Failure("on purpose")
-
-    @dg.job
-    def fails() -> None:
-        failing()
-
-    failed = fails.execute_in_process(
-        instance=house.instance, raise_on_error=False, run_config=QUIET
-    )
-    context = dg.build_run_status_sensor_context(
-        sensor.name,
-        dagster_event=failed.get_run_failure_event(),
-        dagster_instance=house.instance,
-        dagster_run=failed.dagster_run,
-    )
-    assert "is not set" in sensor(context.for_run_failure()).skip_message

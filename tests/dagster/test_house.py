@@ -1,9 +1,7 @@
-"""What Dagster tells people: lag in a sentence, how to begin, plots, failed runs by a webhook."""
+"""What Dagster tells people: lag in a sentence, how to begin, plots, policies."""
 
 from __future__ import annotations
 
-import http.server
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from penstock.errors import ConfigurationError
 from penstock.subscriptions import policies, stream
 from penstock.upkeep.sequencing import sequence
-from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House
-from tests.dagster.test_jobs import SECRET, metadata_of, verdicts
+from tests.dagster.conftest import TOPIC, House
+from tests.dagster.test_jobs import metadata_of, verdicts
 
 
 def test_the_lag_of_a_consumer_is_told_in_a_sentence(house: House, policy_path: Path) -> None:
@@ -35,6 +32,31 @@ def test_the_lag_of_a_consumer_is_told_in_a_sentence(house: House, policy_path: 
     )
     late = verdicts(house.job("health").get_asset_check_evaluations())
     assert not late["sequenced:consumer_lag"] and not late["sequenced:lease_coverage"]
+
+
+def test_an_empty_database_says_in_the_graph_how_to_begin(
+    house: House, environment: pytest.MonkeyPatch
+) -> None:
+    """An asset that goes with the first topic.  A database that does not answer is not empty."""
+    key = dg.AssetKey(["penstock", "begin_here"])
+    said = house.defs.resolve_asset_graph().get(key).description or ""
+    assert "penstock topic create" in said and "make demo" in said
+    house.create_topic()
+    house.reload()
+    assert key not in house.defs.resolve_asset_graph().get_all_asset_keys()
+    environment.setenv("PENSTOCK_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nothing")
+    house.reload()
+    assert key not in house.defs.resolve_asset_graph().get_all_asset_keys()
+
+
+def test_what_is_not_there_yet_is_a_note_and_no_drift(house: House) -> None:
+    """As the topic of the shipped policy file, in a database that is new."""
+    told = metadata_of(house.done("policies"), "penstock/policies")
+    assert "penstock topic create shop/orders --create-namespaces" in told["not there yet"]
+    found = house.job("health").get_asset_check_evaluations()
+    (drifted,) = [each for each in found if each.check_name == "policy_drift"]
+    assert drifted.passed
+    assert "topic shop/orders" in str(drifted.metadata["not there yet"].value)
 
 
 def test_health_says_how_to_begin_and_plots_what_it_has_seen(house: House) -> None:
@@ -126,48 +148,3 @@ def context_of(house: House) -> Any:
     from dagster._core.loader import LoadingContextForTest
 
     return LoadingContextForTest(house.instance)
-
-
-def test_a_failed_run_is_told_to_the_webhook_without_its_address(
-    house: House, environment: pytest.MonkeyPatch
-) -> None:
-    """The address is only in the environment; a refusal does not repeat it."""
-    told: list[dict[str, str]] = []
-
-    class Hook(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
-
-    server = http.server.HTTPServer(("127.0.0.1", 0), Hook)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    house.create_topic()
-    house.publish(2 * EPOCH_EVENTS)
-    for name in ("sequence", "seal"):
-        house.done(name)
-    failed = house.job("clean")
-    sensor: Any = house.defs.resolve_sensor_def("run_failures")
-
-    def tell() -> Any:
-        context = dg.build_run_status_sensor_context(
-            "run_failures",
-            dagster_event=failed.get_run_failure_event(),
-            dagster_instance=house.instance,
-            dagster_run=failed.dagster_run,
-        ).for_run_failure()
-        return sensor(context)
-
-    assert "is not set" in tell().skip_message
-    environment.setenv("PENSTOCK_WEBHOOK_URL", f"http://127.0.0.1:{server.server_port}/{SECRET}")
-    tell()
-    server.shutdown()
-    server.server_close()
-    (message,) = told
-    assert message["job"] == "clean" and message["run"] in message["text"]
-    with pytest.raises(ConfigurationError) as refused:
-        tell()
-    assert SECRET not in str(refused.value)

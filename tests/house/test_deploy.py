@@ -7,8 +7,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,6 +19,8 @@ from dagster import DagsterInstance
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
 from dagster._core.workspace.load import location_origins_from_yaml_paths
 
+from ops import spark
+from ops.policies import file as policy_file
 from tools.servers.stores import SYSTEMD_ANALYZE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -215,6 +219,102 @@ def test_each_command_and_option_exists(command: list[str]) -> None:
     told = _help(*called)
     for option in {each for each in rest if each.startswith("-")} - {"-m"}:
         assert re.search(rf"(?<![\w-]){option}\b", told), f"{program} does not know {option}"
+
+
+#: What the files of deploy/ set themselves, because it is theirs.
+FIXED = {
+    "PENSTOCK_POLICIES", "PENSTOCK_DAEMON_CONFIG", "PENSTOCK_DAEMON_HTTP_HOST",
+    "PENSTOCK_DAEMON_HTTP_PORT", "DAGSTER_HOME", "DAGSTER_POSTGRES_HOST", "DAGSTER_POSTGRES_PORT",
+    "DAGSTER_POSTGRES_USER", "DAGSTER_POSTGRES_DB",
+}  # fmt: skip
+DATA = "/var/lib/penstock"
+SCRATCH = "/opt/penstock/.penstock"
+
+
+def named_variables() -> set[str]:
+    """Those that the pages for the platform name."""
+    pages = ("deploy", "dagster", "daemon", "relay", "policies")
+    text = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in pages)
+    return set(re.findall(r"\b(?:PENSTOCK|DAGSTER_POSTGRES)_[A-Z_]*[A-Z]\b", text))
+
+
+def platform() -> dict[str, dict[str, Any]]:
+    """The services that run Penstock's image."""
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    return {name: each for name, each in services.items() if each["image"] == "penstock"}
+
+
+def test_every_variable_reaches_each_container_and_unit() -> None:
+    """Guard: env_file and EnvironmentFile.  What a file sets itself would hide the variable."""
+    named = named_variables()
+    assert {
+        "PENSTOCK_WEBHOOK_URL", "PENSTOCK_SPARK_CONFIG", "PENSTOCK_PULSAR_TOKEN", *FIXED
+    } - {"DAGSTER_HOME"} <= named  # fmt: skip
+    assert len(platform()) == 5
+    for name, service in platform().items():
+        assert service["env_file"] == ["${PENSTOCK_ENV_FILE:-../penstock.env}"], name
+        for variable, value in service["environment"].items():
+            assert variable in FIXED or value.startswith(f"${{{variable}:?"), (name, variable)
+    for unit in UNITS:
+        settings = unit.read_text().splitlines()
+        assert "EnvironmentFile=/etc/penstock/penstock.env" in settings
+        own = {each.split("=")[1] for each in settings if each.startswith("Environment=")}
+        assert own <= FIXED, unit.name
+
+
+def written(policies: str) -> set[str]:
+    """The folders of targets, sinks and Spark, with the shipped policy file at this place."""
+    found = policy_file.parse((ROOT / "policies.yaml").read_text("utf-8"), Path(policies))
+    targets = {str(found.target(name).root) for name in found.targets}
+    sinks = {found.sink_address(each).removeprefix("jsonl:") for each in found.relays.values()}
+    scratch = str(spark._ROOT / ".penstock" / "spark").replace(str(ROOT), "/opt/penstock")
+    return {*targets, *sinks, scratch}
+
+
+def owned(line: str) -> list[str]:
+    """The folders that a command gives to the user."""
+    found = re.search(r"install -d -o penstock ((?:/\S+ ?)+)", line)
+    return found[1].split() if found else []
+
+
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    return any(Path(path).is_relative_to(each) for each in folders)
+
+
+def test_every_folder_that_is_written_is_in_a_volume_and_the_user_s() -> None:
+    """Guard: the place of the policy file, the volumes, and `install -d -o penstock`."""
+    text = (DEPLOY / "Containerfile").read_text()
+    made = [path for _, rest in steps(text) for path in owned(rest)]
+    for name, service in platform().items():
+        mounts = [each.rsplit(":", 1) for each in service["volumes"] if not each.endswith(":ro")]
+        volumes = [place for _, place in mounts]
+        assert set(volumes) == set(made), name
+        for path in written(service["environment"]["PENSTOCK_POLICIES"]):
+            assert is_below(path, volumes), path
+    assert f"PENSTOCK_POLICIES={DATA}/policies.yaml" in text
+    assert {DATA, SCRATCH} <= set(made)
+
+
+def test_every_folder_that_a_unit_writes_is_open_and_the_user_s() -> None:
+    """Guard: ReadWritePaths, and the commands of docs/deploy.md, which also make /etc/penstock."""
+    page = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+    made = [path for line in page.splitlines() for path in owned(line)]
+    for unit in UNITS:
+        settings = dict(
+            line.split("=", 1) for line in unit.read_text().splitlines() if line[:1].isalpha()
+            and not line.startswith("Environment=")
+        )  # fmt: skip
+        own = re.findall(r"^Environment=(\w+)=(.*)$", unit.read_text(), re.MULTILINE)
+        environment = dict(own)
+        open_paths = settings["ReadWritePaths"].split()
+        assert set(open_paths) <= set(made)
+        home = [environment["DAGSTER_HOME"]] if "DAGSTER_HOME" in environment else []
+        for path in {*written(environment["PENSTOCK_POLICIES"]), *home}:
+            assert is_below(path, open_paths), (unit.name, path)
+        assert is_below(settings["WorkingDirectory"], open_paths)
+    for line in page.splitlines():
+        if "/etc/penstock/" in line and line.startswith(("install", "echo")):
+            assert "install -D " in line, line
 
 
 def test_secrets_come_from_the_environment() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +12,11 @@ import psycopg
 import pytest
 
 import penstock
+from ops import health as health_module
 from ops.health import health
 from ops.policies import file as policy_file, policy
 from ops.policies.file import Policies
-from ops.policies.policy import NO_TOPIC, Drift
+from ops.policies.policy import Awaited, Drift
 from ops.seal import seal
 from penstock import subscriptions
 from penstock.database import call
@@ -54,12 +58,13 @@ def publish(connection: Connection, topic: str, count: int) -> None:
 
 
 def test_a_topic_that_is_not_there_yet_is_named(connection: Connection, policies: Policies) -> None:
-    found = policy.drift(connection, policies)
-    assert {(each.setting, each.found, each.mendable) for each in found} == {
-        ("retention", NO_TOPIC, False),
-        ("relay files", NO_TOPIC, False),
-    }
+    """It is no drift: nobody has to come.  What creates it is said."""
+    assert policy.drift(connection, policies) == []
+    assert policy.awaited(connection, policies) == [
+        Awaited("topic", "shop/orders", "penstock topic create shop/orders --create-namespaces")
+    ]
     assert policy.apply(connection, policies) == []
+    assert health(connection, policies) == []
 
 
 def test_apply_removes_the_drift_and_is_idempotent(
@@ -106,6 +111,39 @@ def test_what_was_set_by_hand_is_shown_and_only_the_file_s_topics_are_mended(
     assert policy.drift(connection, policies) == [by_hand]
 
 
+def test_a_retention_that_leaves_the_file_is_taken_back(
+    connection: Connection, database_url: str, tmp_path: Path, policies: Policies, orders: str
+) -> None:
+    """Nothing goes by it any more, also where it went without a copy.  One of a hand stays.
+
+    Guard: _TAKEN_BACK; without it the old retention goes on, and is drift for ever.
+    """
+    nothing = policy_file.parse("", tmp_path / "policies.yaml")
+    without = policy_file.parse(
+        f"topics: {{{orders}: {{archive: none, retention: {{minimum_age: 0s}}}}}}",
+        tmp_path / "policies.yaml",
+    )
+    for wanted in (policies, without):
+        policy.apply(connection, wanted)
+        assert policy.drift(connection, wanted) == []
+        (gone,) = policy.drift(connection, nothing)
+        assert (gone.setting, gone.wanted, gone.mendable, gone.origin) == (
+            "retention", "none", True, "file",
+        )  # fmt: skip
+        assert policy.apply(connection, nothing) == [gone]
+        assert (policy.drift(connection, nothing), policy.retention_in_force(connection)) == (
+            [],
+            {},
+        )
+        assert policy.apply(connection, nothing) == []
+    publish(connection, orders, 20)
+    sequence(database_url)
+    seal(connection, orders, max_age_seconds=0)
+    run = call(connection, "begin_clean", topic=orders)[0][0]
+    reasons = {reason for *_, reason in call(connection, "clean", topic=orders, run=run)}
+    assert reasons == {"the retention policy names no archive target"}
+
+
 SETTINGS = """
 global: {heartbeat: {target_qps: 5}}
 namespaces: {shop: {retry: {max_attempts: 4, exhausted: park_key}}}
@@ -120,9 +158,8 @@ def test_settings_are_applied_as_versions_of_the_file(
 ) -> None:
     """Also of the subscription that the same file makes; what leaves the file is taken back."""
     wanted = policy_file.parse(SETTINGS, tmp_path / "policies.yaml")
-    assert [each.found for each in policy.drift(connection, wanted)] == [
-        "none", "none", "none", "the subscription does not exist yet", "none",
-    ]  # fmt: skip
+    assert [each.found for each in policy.drift(connection, wanted)] == ["none"] * 4
+    assert policy.awaited(connection, wanted) == []
     assert len(policy.apply(connection, wanted)) == 5
     assert (policy.drift(connection, wanted), policy.apply(connection, wanted)) == ([], [])
     found = in_force.subscription_policy(connection, "files")
@@ -174,28 +211,92 @@ def test_a_sound_database_has_no_findings(
     assert health(connection, policies) == []
 
 
+def run(command: str, url: str, folder: Path, **variables: str) -> str:
+    """What a person gets who copies the command into a shell; 0 or 1, and never an error."""
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PENSTOCK_DATABASE_URL": url,
+            "PENSTOCK_POLICIES": str(folder / "policies.yaml"),
+            **variables,
+        },
+    )  # fmt: skip
+    assert done.returncode in {0, 1}, (command, done.stderr)
+    return done.stdout + done.stderr
+
+
 def test_each_finding_says_what_mends_it(
-    connection: Connection, database_url: str, policies: Policies, orders: str
+    connection: Connection, database_url: str, tmp_path: Path, policies: Policies
 ) -> None:
+    """Every command is run as it is printed, and the finding is gone; or it shows what to look at.
+
+    Guard: the commands themselves; one that does not exist, or needs an option more, fails here.
+    """
+    (tmp_path / "policies.yaml").write_text(TEXT, "utf-8")
+    (there,) = policy.awaited(connection, policies)
+    run(there.create, database_url, tmp_path)
+    orders = there.name
     stream.subscribe(connection, "readers", [orders])
     publish(connection, orders, 20)
     waiting = by_subject(health(connection, policies))
     assert waiting["sequencer"][0].severity is Severity.ERROR
-    assert "python -m consumers" in waiting["sequencer"][0].command
-    assert {each.command for each in waiting[orders]} == {
-        "dagster job execute -m dagster_project.definitions -j policies"
-    }
-    policy.apply(connection, policies)
-    sequence(database_url)
+    commands = {each.command for each in waiting[orders]}
+    assert commands == {"penstock policy apply"}
+    for command in {*commands, waiting["sequencer"][0].command}:
+        run(command, database_url, tmp_path)
     seal(connection, orders, max_age_seconds=0)
     found = by_subject(health(connection, policies))
     assert "sequencer" not in found
-    assert found["subscription files"][0].command.endswith("-j relay")
-    assert "--consumer readers=" in found["subscription readers"][0].command
     assert [each.what for each in found[orders]] == [
-        "2 sealed log epochs have fewer than 1 verified copies on local"
+        "1 sealed log epochs have fewer than 1 verified copies on local"
     ]
     assert found[orders][0].command == f"penstock backfill {orders}"
+    readers, files = found["subscription readers"][0], found["subscription files"][0]
+    assert "partition" in run(readers.command, database_url, tmp_path)
+    run(files.command, database_url, tmp_path)
+    assert (tmp_path / "out").is_dir()
+    assert by_subject(health(connection, policies)).keys() == {"subscription readers", orders}
+
+
+def test_the_commands_of_other_findings_run_too(
+    connection: Connection, database_url: str, tmp_path: Path, orders: str
+) -> None:
+    """A hand's policy, a transaction that stays open, dead letters, a log behind its copies."""
+    (tmp_path / "policies.yaml").write_text("", "utf-8")
+    nothing = policy_file.parse("", tmp_path / "policies.yaml")
+    in_force.set_policy(connection, "retry", {"max_attempts": 2}, scope="topic", name=orders)
+    (drifted,) = health(connection, nothing)
+    assert "under topics.shop/orders" in drifted.command
+    assert "max_attempts" in run(drifted.command, database_url, tmp_path)
+    stream.subscribe(connection, "readers", [orders])
+    for command in (
+        "penstock doctor  # names it, and what ends it",
+        "penstock dead-letter list readers",
+        "penstock restore reconcile REASON --yes",
+    ):
+        assert command.partition("  #")[0] in Path(health_module.__file__).read_text().replace(
+            "{subscription}", "readers"
+        )
+        run(command, database_url, tmp_path)
+
+
+def test_commands_for_a_database_of_a_fleet_go_to_that_one(
+    connection: Connection, database_url: str, tmp_path: Path
+) -> None:
+    """Guard: to_database; without it the database of the environment would be changed."""
+    text = "databases:\n  north:\n    url: ${NORTH_URL}\n    topics:\n"
+    text += "      shop/orders: {archive: none, retention: {minimum_age: 1h}}\n"
+    (tmp_path / "policies.yaml").write_text(text, "utf-8")
+    north = policy_file.load(tmp_path / "policies.yaml").of_database("north")
+    elsewhere = "postgresql://nobody@127.0.0.1:1/nothing"
+    for each in policy.awaited(connection, north):
+        run(each.create, elsewhere, tmp_path, NORTH_URL=database_url)
+    (finding,) = health(connection, north)
+    assert finding.command == "penstock policy apply --database north"
+    run(finding.command, elsewhere, tmp_path, NORTH_URL=database_url)
+    assert health(connection, north) == []
 
 
 def test_a_database_that_is_not_migrated_is_the_first_finding(

@@ -40,6 +40,10 @@ def parse(text: str) -> policy_file.Policies:
     return policy_file.parse(text, Path("/srv/penstock/policies.yaml"))
 
 
+def _relay(sink: str) -> str:
+    return f"relays: {{out: {{topic: a/b, sink: '{sink}'}}}}"
+
+
 def test_an_object_store_gets_its_secrets_from_the_environment() -> None:
     """They are read when the target is used, and are in no text that shows it."""
     found = parse(
@@ -59,9 +63,35 @@ def test_an_object_store_gets_its_secrets_from_the_environment() -> None:
         assert "hunter2" not in shown
 
 
-def test_what_is_refused_does_not_repeat_a_secret() -> None:
+@pytest.mark.parametrize(
+    ("text", "way_out"),
+    [
+        ("targets: {x: {uri: 's3://b', options: {aws_secret_access_key: hunter2}}}", "${NAME}"),
+        (
+            "targets: {x: {uri: 's3://b', options: {aws_endpoint_url: 'http://u:hunter2@h'}}}",
+            "${NAME}",
+        ),
+        ("targets: {x: 's3://KEY:hunter2@bucket/p'}", "aws_access_key_id: ${NAME}"),
+        ("targets: {x: 's3://KEY:hun/hunter2@bucket/p'}", "aws_access_key_id: ${NAME}"),
+        ("targets: {x: 's3://bucket/p?secret=hunter2'}", "aws_access_key_id: ${NAME}"),
+        (_relay("pulsar://u:hunter2@h/a/b?admin=http://h"), "PENSTOCK_PULSAR_TOKEN"),
+        (_relay("pulsar://h/a/b?admin=http://u:hunter2@h"), "PENSTOCK_PULSAR_TOKEN"),
+        (_relay("pulsar://h/a/b?admin=http://h&token=hunter2"), "PENSTOCK_PULSAR_TOKEN"),
+    ],
+)
+def test_a_secret_in_the_file_is_refused_and_not_repeated(text: str, way_out: str) -> None:
+    """Places and sinks are shown by Dagster.  The error says how else the secret is given."""
     with pytest.raises(ConfigurationError) as caught:
-        parse("targets: {x: {uri: 's3://b', options: {aws_secret_access_key: hunter2}}}")
+        parse(text)
+    assert "hunter2" not in str(caught.value)
+    assert way_out in caught.value.hint
+
+
+def test_a_secret_in_a_variable_is_refused_when_it_is_used() -> None:
+    """A place that is taken from the environment is recorded and shown as well."""
+    found = parse("targets: {x: '${PLACE}'}")
+    with pytest.raises(ConfigurationError, match="has a login") as caught:
+        found.target("x", {"PLACE": "s3://KEY:hunter2@bucket/p"})
     assert "hunter2" not in str(caught.value)
 
 

@@ -24,7 +24,12 @@ WRONG = {
     f"{PULSAR}?admin=http://host:8080&creat=true": "not known: creat",
     f"{PULSAR}?admin=http://host:8080&create=yes": "neither true nor false",
     "pigeon://host": "there is no sink pigeon",
-    "host:s3cret@x": "there is no sink host",
+    "host:s3cret@x": "a login or a secret in it",
+    "pulsar://ann:s3cret@host:6650/a/b?admin=http://host:8080": "a login or a secret in it",
+    f"{PULSAR}?admin=http://ann:s3cret@host:8080": "a login or a secret in it",
+    f"{PULSAR}?admin=http%3A%2F%2Fann%3As3cret%40host": "a login or a secret in it",
+    f"{PULSAR}?admin=http://host:8080&token=s3cret": "PENSTOCK_PULSAR_TOKEN",
+    f"{PULSAR}?admin=http://host:8080/?authToken=s3cret": "a login or a secret in it",
     "s3cret": "has no scheme",
 }
 
@@ -34,7 +39,8 @@ def test_what_is_wrong_is_said_with_the_forms(address: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         open_sink(address)
     assert WRONG[address] in str(caught.value)
-    assert "?admin=http://host:8080" in (caught.value.hint or "")
+    hint = caught.value.hint
+    assert "?admin=http://host:8080" in hint or "PENSTOCK_PULSAR_TOKEN" in hint
     assert "s3cret" not in str(caught.value)
 
 

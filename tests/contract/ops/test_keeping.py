@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ops.policies import file as policy_file, policy
 from ops.seal import due_log_epochs, seal
 from penstock import database, log, subscriptions
 from penstock.doctor.letters import examine_skips
@@ -211,6 +213,25 @@ def test_without_the_guard_a_policy_without_targets_lets_all_go(db: ContractData
     _keep(own)
     without(db, NO_TARGET)
     assert _clean(own) == (1, "log epoch 1 has 0 of 1 verified copies")
+
+
+@pytest.mark.parametrize("said", ["archive: none", "archive: [a]"])
+def test_what_leaves_the_policy_file_lets_nothing_go(db: ContractDatabase, said: str) -> None:
+    """Guard: _TAKEN_BACK of ops.policies.policy; its mutant leaves the policy in force."""
+    own = db.connect()
+    filled(own, events=5)
+    stream.unsubscribe(own, SUBSCRIPTION)
+    seal(own, STREAM, max_events=5)
+    text = f"targets: {{a: a}}\ntopics: {{{STREAM}: {{{said}, retention: {{minimum_age: 0s}}}}}}"
+    wanted, nothing = (policy_file.parse(each, Path("policies.yaml")) for each in (text, ""))
+    assert [each.setting for each in policy.apply(own, wanted)] == ["retention"]
+    assert [each.mendable for each in policy.drift(own, nothing)] == [True]
+    policy.apply(own, nothing)
+    assert policy.drift(own, nothing) == policy.apply(own, nothing) == []
+    assert policy.retention_in_force(own) == {}
+    assert _clean(own) == (1, "the retention policy names no archive target")
+    policy.apply(own, wanted)
+    assert policy.retention_in_force(own).keys() == {STREAM}
 
 
 def test_no_copies_with_targets_is_no_policy(db: ContractDatabase) -> None:
