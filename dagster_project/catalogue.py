@@ -74,6 +74,7 @@ class Answer(TypedDict):
     existing: list[str]
     since: str
     kind: str
+    answered: bool
 
 
 @dataclass(frozen=True)
