@@ -32,6 +32,7 @@ from ops.spark import local_session
 from penstock.archive.targets import Target
 from penstock.database import config
 from penstock.topics import names
+from tools.dev import DAEMON
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPICS, EPOCHS, FEW, TICKS, LOADS = 1_000, 100_000, 1_000, 40, 3
@@ -323,7 +324,7 @@ def _dagster_dev(house: House) -> Iterator[subprocess.Popen[bytes]]:
     with _log_of(house).open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", "0"],
-            cwd=ROOT, env=os.environ | {"DAGSTER_HOME": str(home), "PATH": path},
+            cwd=ROOT, env=os.environ | DAEMON | {"DAGSTER_HOME": str(home), "PATH": path},
             stdout=log, stderr=log,
         )  # fmt: skip
     try:
