@@ -68,7 +68,9 @@ U_co = TypeVar("U_co", bound=Handed, covariant=True)
 class Supply(Protocol[U_co]):
     """Where a handler takes its next unit, so that it waits neither for a thread nor a database."""
 
-    def after_one(self, *, is_last: bool) -> tuple[U_co | None, bool]:
+    def after_one(
+        self, outcome: Outcome[Any, Any], *, is_last: bool
+    ) -> tuple[U_co | None, bool]:
         """Count a unit that has ended.
 
         Returns the next one, if this was not the last, and whether the consumer has to look.
@@ -216,7 +218,7 @@ class Executor(ABC, Generic[U, B]):
             unit.ended = self._clock()
             if self._supply is not None:
                 is_last = not self._is_open or self._stopping()
-                following, has_to_look = self._supply.after_one(is_last=is_last)
+                following, has_to_look = self._supply.after_one(outcome, is_last=is_last)
             if following is not None:
                 self._begin(following)
             self._mailbox.put(outcome)

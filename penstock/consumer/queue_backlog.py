@@ -11,7 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from penstock.consumer.queue_delivery import InHand
+from penstock.consumer.executors import Outcome
+from penstock.consumer.queue_delivery import Claim, InHand
+from penstock.consumer.queue_settling import is_done
 
 
 class Backlog:
@@ -45,13 +47,15 @@ class Backlog:
         with self._lock:
             return self._take()
 
-    def after_one(self, *, is_last: bool) -> tuple[InHand | None, bool]:
+    def after_one(
+        self, outcome: Outcome[InHand, Claim], *, is_last: bool
+    ) -> tuple[InHand | None, bool]:
         """As :class:`penstock.consumer.executors.Supply` says."""
         with self._lock:
             self._untold += 1
             following = None if is_last else self._take()
-            has_to_look = self._untold in (1, self._together) or len(self._units) == self.low
-            return following, following is None or has_to_look
+            is_enough = self._untold in (1, self._together) or len(self._units) == self.low
+            return following, following is None or is_enough or not is_done(outcome)
 
     def count(self, events: int) -> None:
         """So many more events have ended, or, where it is negative, the database was told."""

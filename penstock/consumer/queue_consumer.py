@@ -159,6 +159,13 @@ class QueueConsumer(Rounds):
         if notices:
             self._pause = FIRST_PAUSE_SECONDS
 
+    def rest(self) -> None:
+        """News of the log matter only while there is room for events."""
+        if self._room() > 0:
+            super().rest()
+        else:
+            self._wait_for_outcomes()
+
     def longest_rest(self) -> float:
         """Until the next look, or until a claim or a handler needs something."""
         now = self._clock()

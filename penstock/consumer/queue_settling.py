@@ -38,7 +38,7 @@ class Settler:
     def add(self, outcome: Outcome[InHand, Claim], due_at: float) -> None:
         """One more, which waits until then at most.  What has failed is told at once."""
         self.outcomes.append(outcome)
-        self.due_at = min(self.due_at, due_at if _is_done(outcome) else -math.inf)
+        self.due_at = min(self.due_at, due_at if is_done(outcome) else -math.inf)
 
     def is_due(self, now: float) -> bool:
         """Whether one of them has waited long enough, or they are enough for a call."""
@@ -49,7 +49,7 @@ class Settler:
         if not self.outcomes:
             return 0
         settled = len(self.outcomes)
-        self._acknowledge(connection, [each for each in self.outcomes if _is_done(each)])
+        self._acknowledge(connection, [each for each in self.outcomes if is_done(each)])
         for each in list(self.outcomes):
             self._fail(connection, each)
             self.outcomes.remove(each)
@@ -102,7 +102,7 @@ class Settler:
         )
 
 
-def _is_done(outcome: Outcome[InHand, Claim]) -> bool:
+def is_done(outcome: Outcome[InHand, Claim]) -> bool:
     """Whether the event is finished.  A handler may have been cut off before it began."""
     has_ended = outcome.error is None and outcome.unit.done > 0
     return has_ended and outcome.batch.verdict.kind != AGAIN.kind

@@ -14,9 +14,10 @@ import pytest
 
 import penstock
 from penstock import queue
+from penstock.consumer.executors import Outcome
 from penstock.consumer.queue_backlog import Backlog
 from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.queue_delivery import InHand, QueueDelivery
+from penstock.consumer.queue_delivery import Claim, InHand, QueueDelivery
 from penstock.consumer.queue_settling import Settler
 from penstock.errors import InvalidArgument
 from penstock.leases.rounds import LoopStats
@@ -29,6 +30,8 @@ from tests.kit.stream import running
 
 #: Longer than any test: only the injected clock can pass it.
 LONG = 50.0
+#: What a unit has that nobody looks at.
+NOTHING: Any = None
 
 
 class Script:
@@ -39,21 +42,23 @@ class Script:
         self.open = threading.Event()
         self.begun: list[str] = []
         self.last = str(events)
-        self.said: Verdict | None = None
         self.database = MemoryDatabase()
         self.own: MemoryConnection = self.database.connect()
         filled(self.own, events, visibility_seconds=30)
-        given: dict[str, Any] = {"concurrency": 2, "prefetch": 50, "idle_seconds": 0.02} | options
+        self.options = {"concurrency": 2, "prefetch": 50, "idle_seconds": 0.02} | options
+        self.use(self.handle)
+
+    def use(self, handler: Any) -> None:
+        """Handle the events in this way."""
         self.consumer = QueueConsumer(
-            self.database.url, QUEUE, handler=self.handle, clock=lambda: self.now, **given
+            self.database.url, QUEUE, handler=handler, clock=lambda: self.now, **self.options
         )
 
-    def handle(self, delivery: QueueDelivery) -> Verdict | None:
+    def handle(self, delivery: QueueDelivery) -> None:
         text = delivery.payload.decode()
         self.begun.append(text)
         if text == self.last:
             assert self.open.wait(30)
-        return self.said
 
     @property
     def unfinished(self) -> int:
@@ -77,7 +82,9 @@ def test_a_handler_waits_for_no_acknowledgement(
 def test_without_the_supply_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: only the consumer's thread gives a handler its next event."""
     original = Backlog.after_one
-    monkeypatch.setattr(Backlog, "after_one", lambda backlog, **_: original(backlog, is_last=True))
+    monkeypatch.setattr(
+        Backlog, "after_one", lambda backlog, outcome, **_: original(backlog, outcome, is_last=True)
+    )
     assert _handled_meanwhile(5, monkeypatch, 5) == 5
 
 
@@ -170,11 +177,22 @@ def test_a_stop_leaves_nothing_unacknowledged() -> None:
 
 
 def test_a_failure_is_told_at_once() -> None:
-    """With what waits.  Guard: Settler.add looks at the outcome."""
-    script = Script(3, acknowledge_every_seconds=LONG)
-    script.said = queue.again(1000)
-    with running(script.consumer):
-        wait_until(lambda: queue.statistics(script.own, QUEUE).delayed == 2, "both are told")
+    """With what waits.  Guards: Settler.add, and that after_one wakes the consumer for it."""
+    script = Script(10, acknowledge_every_seconds=LONG, prefetch=8, idle_seconds=10)
+    fail = threading.Event()
+
+    def handle(delivery: QueueDelivery) -> Verdict | None:
+        number = int(delivery.payload)
+        assert number == 1 or (fail if number == 2 else script.open).wait(30)
+        return queue.again(1000) if number == 2 else None
+
+    script.use(handle)
+    with running(script.consumer) as stop:
+        script.waits(1)
+        fail.set()
+        wait_until(lambda: script.unfinished == 9, "the first is acknowledged")
+        assert queue.statistics(script.own, QUEUE).delayed == 1
+        stop.set()
         script.open.set()
 
 
@@ -204,9 +222,7 @@ def test_it_is_the_handler_that_is_measured() -> None:
     def slow(delivery: QueueDelivery) -> None:
         script.now += 10
 
-    script.consumer = QueueConsumer(
-        script.database.url, QUEUE, handler=slow, clock=lambda: script.now
-    )
+    script.use(slow)
     assert script.consumer.run_until_idle() == 1
     assert script.consumer._ahead() == 0
 
@@ -231,7 +247,7 @@ def test_what_is_near_its_end_is_not_begun() -> None:
     now = 0.0
     backlog = Backlog(lambda: now, together=3)
     backlog.spare_seconds = 15.0
-    early, late = (InHand(None, None, until) for until in (30.0, 31.0))  # type: ignore[arg-type]
+    early, late = _in_hand(30.0), _in_hand(31.0)
     backlog.extend([early, late])
     now = 15.0
     assert (backlog.take(), backlog.late_at()) == (None, 15.0)
@@ -242,12 +258,23 @@ def test_what_is_near_its_end_is_not_begun() -> None:
 def test_when_the_consumer_has_to_look() -> None:
     """After the first, after enough, when little is left, and when a handler gets nothing."""
     backlog = Backlog(lambda: 0.0, together=4)
-    backlog.extend(InHand(None, None, 30.0) for _ in range(6))  # type: ignore[arg-type]
-    backlog.low = 3
-    answers = [backlog.after_one(is_last=False) for _ in range(6)]
-    assert [looks for _, looks in answers] == [True, False, True, True, False, False]
-    backlog.count(-6)
-    assert backlog.after_one(is_last=False) == (None, True)
+    backlog.extend(_in_hand(30.0) for _ in range(8))
+    backlog.low = 5
+    done, failed = _outcome(), _outcome(ValueError("no"))
+    answers = [backlog.after_one(each, is_last=False)[1] for each in (done,) * 5 + (failed, done)]
+    assert answers == [True, False, True, True, False, True, True]
+    backlog.count(-7)
+    assert backlog.after_one(done, is_last=True) == (None, True)
+    assert len(backlog) == 2
+
+
+def _in_hand(until: float) -> InHand:
+    return InHand(NOTHING, NOTHING, until, done=1)
+
+
+def _outcome(error: Exception | None = None) -> Outcome[InHand, Claim]:
+    unit = _in_hand(30.0)
+    return Outcome(unit, Claim(unit, QUEUE, 30.0, NOTHING), error)
 
 
 def test_each_event_has_a_context_of_its_own_and_the_event_loop_goes_on() -> None:
