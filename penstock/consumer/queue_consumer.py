@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import threading
 import time
@@ -141,9 +142,7 @@ class QueueConsumer(Rounds):
         self.stats.last_round = time.monotonic()
         self._collect()
         self._hand_over()
-        # A handler that has nothing to do does not wait for an acknowledgement.  But where that
-        # may be what the next event waits for, the acknowledgement comes first.
-        is_first = self._together_seconds > 0 and self.executor.free > len(self.backlog)
+        is_first = self._receives_first()
         is_full = is_first and self._receive(connection)
         self._hand_over()
         done = self._settle(connection)
@@ -153,6 +152,15 @@ class QueueConsumer(Rounds):
             is_full = self._receive(connection)
             self._hand_over()
         return done + is_full
+
+    def _receives_first(self) -> bool:
+        """A handler that has nothing to do does not wait for an acknowledgement.
+
+        But that may be what the next event waits for.  And what was in hand for too long would come
+        back to this worker before it is acknowledged.
+        """
+        is_free = self.executor.free > len(self.backlog)
+        return is_free and self._together_seconds > 0 and self._clock() < self.settler.late_at
 
     def heard(self, notices: Sequence[str]) -> None:
         """There are new events: the pace of an idle worker ends."""
@@ -191,8 +199,8 @@ class QueueConsumer(Rounds):
             self._mean = mean + _WEIGHT * (outcome.took - mean)
             unit = outcome.unit
             assert unit.ended is not None
-            renewed_at = unit.until - self._visibility * EXTEND_SHARE
-            self.settler.add(outcome, min(unit.ended + self._together_seconds, renewed_at))
+            late_at = unit.until - self._visibility * EXTEND_SHARE
+            self.settler.add(outcome, unit.ended + self._together_seconds, late_at)
 
     def _settle(self, connection: Connection) -> int:
         """Tell the database what has ended, if that is due: when nothing else is in hand, too."""
@@ -322,7 +330,7 @@ class QueueConsumer(Rounds):
 
     def _give_up(self, unit: InHand, claim: Claim, error: HandlerTimedOut) -> None:
         self.backlog.count(1)
-        self.settler.add(Outcome(unit, claim, error), self._clock())
+        self.settler.add(Outcome(unit, claim, error), -math.inf, math.inf)
 
     def _claim(self, unit: InHand, *, disturbed: bool = False) -> Claim:
         """A claim whose handler says nothing any more."""

@@ -34,11 +34,14 @@ class Settler:
         self.outcomes: list[Outcome[InHand, Claim]] = []
         #: When the database has to be told at the latest.
         self.due_at = math.inf
+        #: When the first of their claims is near its end.
+        self.late_at = math.inf
 
-    def add(self, outcome: Outcome[InHand, Claim], due_at: float) -> None:
+    def add(self, outcome: Outcome[InHand, Claim], due_at: float, late_at: float) -> None:
         """One more, which waits until then at most.  What has failed is told at once."""
         self.outcomes.append(outcome)
-        self.due_at = min(self.due_at, due_at if is_done(outcome) else -math.inf)
+        self.late_at = min(self.late_at, late_at)
+        self.due_at = min(self.due_at, late_at, due_at if is_done(outcome) else -math.inf)
 
     def is_due(self, now: float) -> bool:
         """Whether one of them has waited long enough, or they are enough for a call."""
@@ -53,7 +56,7 @@ class Settler:
         for each in list(self.outcomes):
             self._fail(connection, each)
             self.outcomes.remove(each)
-        self.due_at = math.inf
+        self.due_at = self.late_at = math.inf
         return settled
 
     def _acknowledge(self, connection: Connection, done: list[Outcome[InHand, Claim]]) -> None:

@@ -25,7 +25,7 @@ from penstock.records import Message
 from penstock.subscriptions.verdicts import Verdict
 from penstock.testing import MemoryConnection, MemoryDatabase
 from tests.kit.log import wait_until
-from tests.kit.queue import QUEUE, TOPIC, filled
+from tests.kit.queue import QUEUE, TOPIC, filled, pass_time
 from tests.kit.stream import running
 
 #: Longer than any test: only the injected clock can pass it.
@@ -322,3 +322,18 @@ def test_options_have_bounds() -> None:
     for options in wrong:
         with pytest.raises(InvalidArgument, match="acknowledge_every"):
             QueueConsumer("postgresql://localhost/none", QUEUE, handler=print, **options)
+
+
+@pytest.mark.parametrize("paused_for", [0.0, 31.0])
+def test_what_outlived_its_claim_is_acknowledged_before_more_is_received(paused_for: float) -> None:
+    """A late receipt is good until the next hand-out.  Guard: late_at in _receives_first."""
+    script = Script(1, concurrency=1, acknowledge_every_seconds=LONG)
+    script.open.set()
+    consumer = script.consumer
+    with consumer.at_work(), consumer.open() as connection, consumer.session(connection):
+        consumer.turn(connection)
+        wait_until(lambda: consumer.backlog._untold == 1, "it is done")
+        pass_time(script.own, paused_for)
+        script.now += paused_for
+        consumer.turn(connection)
+    assert (script.begun, script.unfinished, consumer.stats.stale_commits) == (["1"], 0, 0)
