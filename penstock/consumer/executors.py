@@ -68,9 +68,7 @@ U_co = TypeVar("U_co", bound=Handed, covariant=True)
 class Supply(Protocol[U_co]):
     """Where a handler takes its next unit, so that it waits neither for a thread nor a database."""
 
-    def after_one(
-        self, outcome: Outcome[Any, Any], *, is_last: bool
-    ) -> tuple[U_co | None, bool]:
+    def after_one(self, outcome: Outcome[Any, Any], *, is_last: bool) -> tuple[U_co | None, bool]:
         """Count a unit that has ended.
 
         Returns the next one, if this was not the last, and whether the consumer has to look.

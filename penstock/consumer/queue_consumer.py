@@ -7,7 +7,6 @@ threads, or as tasks of an event loop, so the loop extends the claims of handler
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import random
@@ -362,16 +361,20 @@ class QueueConsumer(Rounds):
         self._settle(connection)
 
     def _look_at_settings(self, connection: Connection) -> None:
-        """What the options leave to the queue.  It needs no right where they leave nothing."""
-        options, found = self._options, None
-        may_miss = SubscriptionNotFound if options.visibility_seconds is not None else ()
-        with contextlib.suppress(may_miss):
+        """What the options leave to the queue.  Who may only receive and acknowledge sees nothing.
+
+        Then the order of keys may matter.
+        """
+        options, is_ordered = self._options, True
+        try:
             found = queue.describe(connection, self._subscription)
-        if options.visibility_seconds is None:
-            assert found is not None
-            self._visibility = max(1.0, found.visibility_seconds)
+        except SubscriptionNotFound:
+            if options.visibility_seconds is None:
+                raise
+        else:
+            is_ordered = found.order == "key"
+            self._visibility = options.visibility_seconds or max(1.0, found.visibility_seconds)
         if options.acknowledge_every_seconds is None:
-            is_ordered = found is None or found.order == "key"
             self._together_seconds = 0.0 if is_ordered else TOGETHER_SECONDS
         self.backlog.spare_seconds = self._visibility * EXTEND_SHARE
 

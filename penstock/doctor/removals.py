@@ -1,4 +1,4 @@
-"""Removed subscriptions whose rows stay, because nobody deletes them or somebody has locked them."""
+"""Removed subscriptions whose rows stay: nobody deletes them, or somebody has locked them."""
 
 from __future__ import annotations
 

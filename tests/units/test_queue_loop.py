@@ -19,11 +19,11 @@ from penstock.consumer.queue_backlog import Backlog
 from penstock.consumer.queue_consumer import QueueConsumer
 from penstock.consumer.queue_delivery import Claim, InHand, QueueDelivery
 from penstock.consumer.queue_settling import Settler
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, SubscriptionNotFound
 from penstock.leases.rounds import LoopStats
 from penstock.records import Message
 from penstock.subscriptions.verdicts import Verdict
-from penstock.testing import MemoryConnection, MemoryDatabase
+from penstock.testing import MemoryDatabase
 from tests.kit.log import wait_until
 from tests.kit.queue import QUEUE, TOPIC, filled, pass_time
 from tests.kit.stream import running
@@ -43,7 +43,7 @@ class Script:
         self.begun: list[str] = []
         self.last = str(events)
         self.database = MemoryDatabase()
-        self.own: MemoryConnection = self.database.connect()
+        self.own: Any = self.database.connect()
         filled(self.own, events, visibility_seconds=30)
         self.options = {"concurrency": 2, "prefetch": 50, "idle_seconds": 0.02} | options
         self.use(self.handle)
@@ -337,3 +337,18 @@ def test_what_outlived_its_claim_is_acknowledged_before_more_is_received(paused_
         script.now += paused_for
         consumer.turn(connection)
     assert (script.begun, script.unfinished, consumer.stats.stale_commits) == (["1"], 0, 0)
+
+
+def test_who_may_not_see_the_settings_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login that has only the rights to receive and acknowledge: the order may be by key."""
+
+    def hidden(*_: object) -> object:
+        raise SubscriptionNotFound("there is no such subscription")
+
+    monkeypatch.setattr(queue, "describe", hidden)
+    script = Script(1, visibility_seconds=20)
+    script.open.set()
+    assert script.consumer.run_until_idle() == 1
+    assert script.consumer._together_seconds == 0
+    with pytest.raises(SubscriptionNotFound):
+        Script(1).consumer.run_until_idle()
