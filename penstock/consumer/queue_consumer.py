@@ -351,13 +351,13 @@ class QueueConsumer(Rounds):
         self._look_at_settings(connection)
         yield
         self._put_back(connection, self.backlog.take_all())
+        self._collect()  # the last rest may have ended with their wake
         while self.executor.under_way:
-            self._wait_for_outcomes()
-            self._collect()
             self._settle(connection)
             self._keep_claims(connection)
             self._give_up_overdue(connection)
-        self._collect()
+            self._wait_for_outcomes()
+            self._collect()
         self._settle(connection)
 
     def _look_at_settings(self, connection: Connection) -> None:
