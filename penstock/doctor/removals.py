@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock import subscriptions
+from penstock.database import call
 from penstock.doctor.findings import Finding, Limits, duration, more, shell, warning
 from penstock.errors import PermissionDenied
-from penstock.subscriptions.overview import MOST_ROWS_LEFT
+
+#: How many rows of a removal are counted at most.
+_MOST_COUNTED = 1_000
 
 
 def examine_removals(connection: Any, limits: Limits) -> list[Finding]:
     """At most one finding: the removal of which nothing was deleted for longest."""
     try:
-        found = subscriptions.removals(connection)
+        found = call(connection, "list_removals")
     except PermissionDenied:
         return []
-    standing = [each for each in found if each.idle_seconds > limits.removal_seconds]
+    standing = [row for row in found if float(row[3]) > limits.removal_seconds]
     if not standing:
         return []
-    worst = max(standing, key=lambda each: each.idle_seconds)
-    many = f"{worst.rows_left}{' or more' if worst.rows_left >= MOST_ROWS_LEFT else ''}"
+    subscription, _, left, seconds = max(standing, key=lambda row: float(row[3]))
+    many = f"{left}{' or more' if left >= _MOST_COUNTED else ''}"
     return [
         warning(
             "removal",
-            f"the removal of subscription {worst.subscription!r} stands still for "
-            f"{duration(worst.idle_seconds)}, and {many} of its rows are left"
+            f"the removal of subscription {subscription!r} stands still for "
+            f"{duration(float(seconds))}, and {many} of its rows are left"
             f"{more(len(standing) - 1)}: nobody sweeps, or open transactions have locked them",
             shell("penstock", "sweep") + "  # then: penstock upkeep, which sweeps all the time",
         )

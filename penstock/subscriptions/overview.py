@@ -63,10 +63,6 @@ class Skip:
     unread: bool
 
 
-#: So many rows of a removal are counted at most.
-MOST_ROWS_LEFT = 1_000
-
-
 @dataclass(frozen=True, slots=True)
 class Removal:
     """A removed subscription that has left rows, and for how long none of them was deleted.

@@ -43,8 +43,8 @@ class Script:
         self.begun: list[str] = []
         self.last = str(events)
         self.database = MemoryDatabase()
-        self.own: Any = self.database.connect()
-        filled(self.own, events, visibility_seconds=30)
+        connection: Any = self.database.connect()
+        self.own = filled(connection, events, visibility_seconds=30)
         self.options = {"concurrency": 2, "prefetch": 50, "idle_seconds": 0.02} | options
         self.use(self.handle)
 
