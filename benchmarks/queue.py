@@ -34,6 +34,8 @@ BATCH_SIZE = 500
 #: Events of a run: by 500, by 10, one by one.  On MySQL and MariaDB a run has fewer.
 WORK = {BATCH_SIZE: 50_000, 100: 20_000, 10: 20_000, 1: 5_000}
 WORK_OF_MYSQL = 20_000
+#: How many handlers a worker has whose handlers do nothing.
+HANDLERS = (1, 16)
 #: Workers, events of a call, and what the ratio to pgmq has to be.
 BESIDE_PGMQ = (
     (1, 500, Aim(ratio=2)),
@@ -76,6 +78,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Case | Figure | Gap]:
     else:
         rows = settings.amount(WORK_OF_MYSQL)
         yield Case("queue_500", rows, BATCH_SIZE, Working(bench, _filled(bench, rows), rows))
+    yield from _handled(bench, settings)
     yield _delayed(bench, settings.amount(DELAYED_LOOKED_AT))
     yield _held(bench, settings)
 
@@ -102,6 +105,18 @@ def _on_one_partition(bench: Bench, settings: Settings) -> Case:
     topic = _filled(bench, rows, partitions=1)
     many, few = (Working(bench, topic, rows, 10, workers) for workers in (64, 16))
     return Case("queue_10_workers_64", rows, 10, many, few, "16 workers, one partition", NO_SLOWER)
+
+
+def _handled(bench: Bench, settings: Settings) -> Iterator[Case]:
+    """`penstock.QueueConsumer`, which acknowledges by itself."""
+    rows = settings.amount(WORK_OF_MYSQL)
+    for handlers in HANDLERS:
+        yield Case(
+            f"queue_handlers_{handlers}",
+            rows,
+            1,
+            Handled(bench, _filled(bench, rows), rows, handlers),
+        )
 
 
 def _beside_what_waits(bench: Bench, settings: Settings) -> Case:
@@ -148,6 +163,37 @@ class Working:
         size = queue.statistics(self.bench.connection, name).size
         if size:
             raise RuntimeError(f"{size} events of {name} are not finished")
+        return spent
+
+
+@dataclass
+class Handled:
+    """Runs in which a worker in this process works off a whole topic, each by a new queue."""
+
+    bench: Bench
+    topic: str
+    rows: int
+    handlers: int
+
+    def __post_init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def __call__(self) -> float:
+        name = f"{self.topic.rpartition('/')[2]}-handled-{next(self._numbers)}"
+        queue.subscribe(self.bench.connection, name, [self.topic])
+        self.bench.settle()
+        stop, calls = threading.Event(), itertools.count(1)
+
+        def handle(_: QueueDelivery) -> None:
+            if next(calls) == self.rows:
+                stop.set()
+
+        worker = QueueConsumer(self.bench.url, name, handler=handle, concurrency=self.handlers)
+        begun = perf_counter()
+        worker.run(stop)
+        spent = perf_counter() - begun
+        if worker.stats.events != self.rows:
+            raise RuntimeError(f"{worker.stats.events} of {self.rows} events were finished")
         return spent
 
 

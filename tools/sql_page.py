@@ -64,9 +64,9 @@ FAMILIES = {
     "erase": "find_erasable begin_erasure erase_events erase_letters finish_erasure "
     "list_erasures reissued_of erased_of",
     "operate": "set_retention retention_of place_hold release_hold list_holds list_skips "
-    "expire_dead_letters remove_leftovers set_policy clear_policy policy_of policy_history "
-    "list_policies subscription_policy ensure_slices slices_ready log_status sequence_gaps "
-    "current_history histories_of report_positions restore_status reconcile "
+    "list_removals expire_dead_letters remove_leftovers set_policy clear_policy policy_of "
+    "policy_history list_policies subscription_policy ensure_slices slices_ready log_status "
+    "sequence_gaps current_history histories_of report_positions restore_status reconcile "
     "applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "
     "storage_shortage broken_slices",
 }

@@ -48,6 +48,13 @@ def list_(output: Output = Format.table) -> None:
 
 
 @app.command()
+def removals(output: Output = Format.table) -> None:
+    """Show the deleted subscriptions of which the sweep has rows to delete still."""
+    with database.connect() as connection:
+        show(subscriptions.removals(connection), output)
+
+
+@app.command()
 def describe(subscription: str, output: Output = Format.table) -> None:
     """Show one subscription, and where it stands on each partition."""
     with database.connect() as connection:

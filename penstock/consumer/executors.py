@@ -35,6 +35,8 @@ class Handed(Protocol):
 
     done: int
     began: float
+    #: When the handler was done with it, as far as it is.
+    ended: float | None
     abandoned: bool
 
     @property
@@ -60,6 +62,17 @@ class Given(Protocol):
 
 U = TypeVar("U", bound=Handed)
 B = TypeVar("B", bound=Given)
+U_co = TypeVar("U_co", bound=Handed, covariant=True)
+
+
+class Supply(Protocol[U_co]):
+    """Where a handler takes its next unit, so that it waits neither for a thread nor a database."""
+
+    def after_one(self, outcome: Outcome[Any, Any], *, is_last: bool) -> tuple[U_co | None, bool]:
+        """Count a unit that has ended.
+
+        Returns the next one, if this was not the last, and whether the consumer has to look.
+        """
 
 
 @dataclass(slots=True)
@@ -72,6 +85,8 @@ class Outcome(Generic[U, B]):
     #: The connection that the consumer gave it is lost.
     cut_off: bool = False
     outlived: bool = False
+    #: How long it was under way.
+    took: float = 0.0
 
     @property
     def disturbed(self) -> bool:
@@ -91,6 +106,7 @@ class Executor(ABC, Generic[U, B]):
         clock: Clock,
         slice_seconds: float,
         stopping: Callable[[], bool],
+        supply: Supply[U] | None = None,
     ) -> None:
         self.handling = handling
         self.count = count
@@ -100,17 +116,24 @@ class Executor(ABC, Generic[U, B]):
         self._clock = clock
         self._slice_seconds = slice_seconds
         self._stopping = stopping
+        self._supply = supply
+        #: Held to end a unit and to abandon it, of which only the first counts.
+        self._lock = threading.Lock()
+        self._is_open = False
 
     @property
     def free(self) -> int:
         """How many more units can be taken."""
-        return self.count - len(self.under_way)
+        return max(0, self.count - len(self.under_way))
 
     def submit(self, unit: U) -> None:
         """Handle a unit.  Its outcome comes into the mailbox."""
-        unit.began = self._clock()
-        self.under_way.append(unit)
+        self._begin(unit)
         self._start(unit)
+
+    def _begin(self, unit: U) -> None:
+        unit.began, unit.ended = self._clock(), None
+        self.under_way.append(unit)
 
     def arrived(self) -> list[Outcome[U, B]]:
         """The outcomes that have come."""
@@ -129,9 +152,12 @@ class Executor(ABC, Generic[U, B]):
 
     def abandon(self, unit: U) -> bool:
         """Stop waiting for a unit.  Returns False when it has ended meanwhile."""
-        unit.abandoned = True
-        self.under_way.remove(unit)
-        return True
+        with self._lock:
+            if unit.abandoned or unit.ended is not None:
+                return False
+            unit.abandoned = True
+            self.under_way.remove(unit)
+            return True
 
     def stranded(self) -> list[U]:
         """Units that ended only because another one was abandoned."""
@@ -149,9 +175,12 @@ class Executor(ABC, Generic[U, B]):
         """Run handlers while the block lasts.  After it, nothing waits for units under way."""
         self.wake = Wake()
         self._open()
+        self._is_open = True
         try:
             yield
         finally:
+            with self._lock:
+                self._is_open = False
             self._close()
             self.wake.close()
 
@@ -178,11 +207,31 @@ class Executor(ABC, Generic[U, B]):
         """Whether a unit ends here, and the rest of it comes again."""
         return unit.began >= until or unit.abandoned or self._stopping()
 
-    def _post(self, outcome: Outcome[U, B]) -> None:
-        self._mailbox.put(outcome)
-        self.wake.set()
+    def _post(self, outcome: Outcome[U, B]) -> U | None:
+        """Put an outcome into the mailbox.  Returns the unit that the same handler begins next."""
+        unit, following, has_to_look = outcome.unit, None, True
+        with self._lock:
+            if unit.abandoned:
+                return None
+            unit.ended = self._clock()
+            if self._supply is not None:
+                is_last = not self._is_open or self._stopping()
+                following, has_to_look = self._supply.after_one(outcome, is_last=is_last)
+            if following is not None:
+                self._begin(following)
+            self._mailbox.put(outcome)
+        if has_to_look:
+            self.wake.set()
+        return following
 
     def _handle(self, unit: U) -> Outcome[U, B]:
+        """Call the handler."""
+        began = unit.began
+        outcome = self._called(unit)
+        outcome.took = self._clock() - began
+        return outcome
+
+    def _called(self, unit: U) -> Outcome[U, B]:
         batch = self._deliver(unit, self)
         call = self.handling.call
         try:
@@ -228,7 +277,6 @@ class ThreadExecutor(Executor[U, B]):
         self._connect = connect
         self._own = threading.local()
         self._tasks: queue.SimpleQueue[U | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
     @property
@@ -251,10 +299,8 @@ class ThreadExecutor(Executor[U, B]):
 
     def abandon(self, unit: U) -> bool:
         """Start another thread in place of the one that hangs, which cannot be ended."""
-        with self._lock:
-            if unit.abandoned:
-                return False
-            super().abandon(unit)
+        if not super().abandon(unit):
+            return False
         self._add()
         return True
 
@@ -269,11 +315,12 @@ class ThreadExecutor(Executor[U, B]):
     def _run(self) -> None:
         try:
             while (unit := self._tasks.get()) is not None:
-                outcome = self._handle(unit)
-                with self._lock:
-                    if unit.abandoned:
-                        return  # its place was taken
-                    self._post(outcome)
+                following: U | None = unit
+                while following is not None:
+                    unit = following
+                    following = self._post(self._handle(unit))
+                if unit.abandoned:
+                    return  # its place was taken
         finally:
             connection = getattr(self._own, "connection", None)
             if connection is not None:

@@ -54,6 +54,8 @@ class Unit:
     done: int = 0
     #: When the event that is being handled was begun, by the monotonic clock.
     began: float = 0.0
+    #: When the handler was done with the unit.
+    ended: float | None = None
     #: Set when the consumer waits for it no longer.
     abandoned: bool = False
     #: Sequences up to ``through`` whose keys are parked: a commit parks them as well.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +21,7 @@ from penstock.consumer.delivery import HandlerFailed, HandlerTimedOut
 from penstock.consumer.executors import Executor, Outcome, ThreadExecutor
 from penstock.consumer.handler import Handling, is_coroutine_function, wrapped
 from penstock.consumer.options import taking
+from penstock.consumer.queue_backlog import Backlog
 from penstock.consumer.queue_delivery import Claim, InHand, record, record_async
 from penstock.consumer.queue_options import QueueOptions
 from penstock.consumer.queue_settling import Settler
@@ -28,7 +29,7 @@ from penstock.consumer.signals import stopped_by_signals
 from penstock.consumer.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
 from penstock.consumer.working import Connections
 from penstock.database import config
-from penstock.errors import StaleReceipt
+from penstock.errors import StaleReceipt, SubscriptionNotFound
 from penstock.leases.keeper import consumer_id
 from penstock.leases.rounds import Rounds
 from penstock.subscriptions import queue
@@ -48,6 +49,8 @@ AHEAD_SECONDS = 1.0
 AHEAD_SHARE = 0.25
 #: A claim is extended when this share of its time is left, and given back when nobody began it.
 EXTEND_SHARE = 0.5
+#: How long the acknowledgement of an event waits for those of others.
+TOGETHER_SECONDS = 0.005
 #: The first pause after a look that found nothing; each one is twice as long.
 FIRST_PAUSE_SECONDS = 0.01
 #: How soon to look again at why a handler takes too long.
@@ -80,12 +83,14 @@ class QueueConsumer(Rounds):
         self._options = options
         self._clock = options.clock
         self._visibility = options.visibility_seconds or 1.0
+        self._together_seconds = options.acknowledge_every_seconds or 0.0
         self._overdue_seconds = options.handler_seconds
         if options.handler_seconds is not None and is_async:
             self._overdue_seconds = options.handler_seconds * BLOCKED_LOOP_FACTOR
+        together = options.acknowledge_every_events
+        self.backlog = Backlog(options.clock, together=together)
         self.executor = self._new_executor(handled)
-        self.settler = Settler(subscription, self.stats)
-        self._waiting: deque[InHand] = deque()
+        self.settler = Settler(subscription, self.stats, together=together)
         self._pause = FIRST_PAUSE_SECONDS
         #: How long a handler takes in the mean; None before the first has ended.
         self._mean: float | None = None
@@ -132,19 +137,41 @@ class QueueConsumer(Rounds):
     # -- one round ------------------------------------------------------------------------------
 
     def turn(self, connection: Connection) -> int:
-        """Settle, extend, receive, hand over.  Returns 0 when there is nothing more to do now."""
+        """Hand over, settle, extend, receive.  Returns 0 when there is nothing more to do now."""
         self.stats.last_round = time.monotonic()
+        self._collect()
+        self._hand_over()
+        is_first = self._receives_first()
+        is_full = is_first and self._receive(connection)
+        self._hand_over()
         done = self._settle(connection)
         self._keep_claims(connection)
         self._give_up_overdue(connection)
-        is_full = not self.is_stopping() and self._receive(connection)
-        self._hand_over()
+        if not is_first:
+            is_full = self._receive(connection)
+            self._hand_over()
         return done + is_full
+
+    def _receives_first(self) -> bool:
+        """A handler that has nothing to do does not wait for an acknowledgement.
+
+        But that may be what the next event waits for.  And what was in hand for too long would come
+        back to this worker before it is acknowledged.
+        """
+        is_free = self.executor.free > len(self.backlog)
+        return is_free and self._together_seconds > 0 and self._clock() < self.settler.late_at
 
     def heard(self, notices: Sequence[str]) -> None:
         """There are new events: the pace of an idle worker ends."""
         if notices:
             self._pause = FIRST_PAUSE_SECONDS
+
+    def rest(self) -> None:
+        """News of the log matter only while there is room for events."""
+        if self._room() > 0:
+            super().rest()
+        else:
+            self._wait_for_outcomes()
 
     def longest_rest(self) -> float:
         """Until the next look, or until a claim or a handler needs something."""
@@ -153,7 +180,8 @@ class QueueConsumer(Rounds):
         if self._room() <= 0:
             due = [now + self._idle_seconds * 10]  # the end of a handler wakes the loop
         share = self._visibility * EXTEND_SHARE
-        due += [each.until - share for each in (*self._waiting, *self.executor.under_way)]
+        due += [self.settler.due_at, self.backlog.late_at()]
+        due += [each.until - share for each in self.executor.under_way]
         if self._overdue_seconds is not None:
             limits = [each.began + self._overdue_seconds for each in self.executor.under_way]
             due += [each if each > now else now + HANGING_LOOK_SECONDS for each in limits]
@@ -161,33 +189,48 @@ class QueueConsumer(Rounds):
 
     @property
     def _in_hand(self) -> int:
-        return len(self._waiting) + len(self.executor.under_way) + len(self.settler.outcomes)
+        return len(self.backlog) + len(self.executor.under_way) + len(self.settler.outcomes)
+
+    def _collect(self) -> None:
+        """Take back the outcomes that have come."""
+        for outcome in self.executor.arrived():
+            mean = outcome.took if self._mean is None else self._mean
+            self._mean = mean + _WEIGHT * (outcome.took - mean)
+            unit = outcome.unit
+            assert unit.ended is not None
+            late_at = unit.until - self._visibility * EXTEND_SHARE
+            self.settler.add(outcome, unit.ended + self._together_seconds, late_at)
 
     def _settle(self, connection: Connection) -> int:
-        """Take back the outcomes that have come, and tell the database."""
-        now = self._clock()
-        for outcome in self.executor.arrived():
-            took = max(0.0, now - outcome.unit.began)
-            mean = took if self._mean is None else self._mean
-            self._mean = mean + _WEIGHT * (took - mean)
-            self.settler.outcomes.append(outcome)
-        return self.settler.settle(connection)
+        """Tell the database what has ended, if that is due: when nothing else is in hand, too."""
+        is_idle = not len(self.backlog) and not self.executor.under_way
+        if not is_idle and not self.settler.is_due(self._clock()):
+            return 0
+        before = len(self.settler.outcomes)
+        try:
+            return self.settler.settle(connection)
+        finally:
+            self.backlog.count(len(self.settler.outcomes) - before)
+
+    def _ahead(self) -> int:
+        """How many events to receive ahead of the handlers."""
+        if self._options.prefetch is not None:
+            return self._options.prefetch
+        seconds = min(AHEAD_SECONDS, self._visibility * AHEAD_SHARE)
+        most = SIZES[-1] if self._mean is not None else 0
+        per_second = self.executor.count / max(self._mean or 0.0, 1e-6)
+        return min(most, int(seconds * per_second))
 
     def _room(self) -> int:
         """How many more events to receive; 0 until half of what is received ahead is gone."""
-        ahead = self._options.prefetch
-        if ahead is None:
-            seconds = min(AHEAD_SECONDS, self._visibility * AHEAD_SHARE)
-            most = SIZES[-1] if self._mean is not None else 0
-            per_second = self.executor.count / max(self._mean or 0.0, 1e-6)
-            ahead = min(most, int(seconds * per_second))
-        missing = self.executor.free + ahead - len(self._waiting)
-        idle = self.executor.free > len(self._waiting)
+        ahead = self._ahead()
+        missing = self.executor.free + ahead - len(self.backlog)
+        idle = self.executor.free > len(self.backlog)
         return missing if idle or missing > ahead // 2 else 0
 
     def _receive(self, connection: Connection) -> bool:
         """Receive what there is room for.  Returns whether there may be more at once."""
-        room = self._room()
+        room = 0 if self.is_stopping() else self._room()
         if room <= 0:
             return False
         size = max(each for each in SIZES if each <= room)
@@ -198,7 +241,8 @@ class QueueConsumer(Rounds):
         self.stats.hand_outs += len(found)
         self.stats.expirations += sum(each.deliveries > each.failures + 1 for each in found)
         until = begun + self._visibility
-        self._waiting.extend(InHand(each, each.receipt, until) for each in found)
+        self.backlog.low = (self._ahead() - 1) // 2
+        self.backlog.extend(InHand(each, each.receipt, until) for each in found)
         if found:
             self._pause = FIRST_PAUSE_SECONDS
         else:
@@ -206,21 +250,23 @@ class QueueConsumer(Rounds):
         return len(found) == size
 
     def _hand_over(self) -> None:
-        while self._waiting and self.executor.free and not self.is_stopping():
-            self.executor.submit(self._waiting.popleft())
+        """Give the next events to handlers that have none.  The others take theirs themselves."""
+        while self.executor.free and not self.is_stopping():
+            unit = self.backlog.take()
+            if unit is None:
+                break
+            self.executor.submit(unit)
 
     # -- claims ---------------------------------------------------------------------------------
 
     def _keep_claims(self, connection: Connection) -> None:
         """Extend the claims of handlers that take long, and give back what nobody has begun."""
+        self._put_back(connection, self.backlog.take_late())
         soon = self._clock() + self._visibility * EXTEND_SHARE
-        late = [each for each in self._waiting if each.until <= soon]
-        if late:
-            self._put_back(connection, late)
         due = [
             each
             for each in self.executor.under_way
-            if each.until <= soon and not each.in_use and not each.lost
+            if each.until <= soon and not each.in_use and not each.lost and each.ended is None
         ]
         if due:
             self._extend(connection, due)
@@ -264,8 +310,6 @@ class QueueConsumer(Rounds):
     def _put_back(self, connection: Connection, units: list[InHand]) -> None:
         """Release events that nobody has begun: that was no delivery."""
         receipts = [each.receipt for each in units]
-        for each in units:
-            self._waiting.remove(each)
         queue.release(connection, self._subscription, receipts, partly=True)
 
     # -- handlers that take too long ------------------------------------------------------------
@@ -279,9 +323,13 @@ class QueueConsumer(Rounds):
         error = HandlerTimedOut(f"the handler is at it for more than {self._overdue_seconds} s")
         for unit in self.executor.hanging(overdue):
             if self.executor.abandon(unit):
-                self.settler.outcomes.append(Outcome(unit, self._claim(unit), error))
+                self._give_up(unit, self._claim(unit), error)
         for unit in self.executor.stranded():
-            self.settler.outcomes.append(Outcome(unit, self._claim(unit, disturbed=True), error))
+            self._give_up(unit, self._claim(unit, disturbed=True), error)
+
+    def _give_up(self, unit: InHand, claim: Claim, error: HandlerTimedOut) -> None:
+        self.backlog.count(1)
+        self.settler.add(Outcome(unit, claim, error), -math.inf, math.inf)
 
     def _claim(self, unit: InHand, *, disturbed: bool = False) -> Claim:
         """A claim whose handler says nothing any more."""
@@ -300,17 +348,35 @@ class QueueConsumer(Rounds):
     @contextmanager
     def session(self, connection: Connection) -> Iterator[None]:
         """What is in hand stays in hand when the connection is lost: receipts are good on any."""
-        if self._options.visibility_seconds is None:
-            found = queue.describe(connection, self._subscription)
-            self._visibility = max(1.0, found.visibility_seconds)
+        self._look_at_settings(connection)
         yield
-        self._put_back(connection, list(self._waiting))
+        self._put_back(connection, self.backlog.take_all())
+        self._collect()  # the last rest may have ended with their wake
         while self.executor.under_way:
-            self._wait_for_outcomes()
             self._settle(connection)
             self._keep_claims(connection)
             self._give_up_overdue(connection)
+            self._wait_for_outcomes()
+            self._collect()
         self._settle(connection)
+
+    def _look_at_settings(self, connection: Connection) -> None:
+        """What the options leave to the queue.  Who may only receive and acknowledge sees nothing.
+
+        Then the order of keys may matter.
+        """
+        options, is_ordered = self._options, True
+        try:
+            found = queue.describe(connection, self._subscription)
+        except SubscriptionNotFound:
+            if options.visibility_seconds is None:
+                raise
+        else:
+            is_ordered = found.order == "key"
+            self._visibility = options.visibility_seconds or max(1.0, found.visibility_seconds)
+        if options.acknowledge_every_seconds is None:
+            self._together_seconds = 0.0 if is_ordered else TOGETHER_SECONDS
+        self.backlog.spare_seconds = self._visibility * EXTEND_SHARE
 
     def _wait_for_outcomes(self) -> None:
         self.executor.wake.wait(self.longest_rest())
@@ -324,6 +390,7 @@ class QueueConsumer(Rounds):
             "clock": self._clock,
             "slice_seconds": 0.0,
             "stopping": self.is_stopping,
+            "supply": self.backlog,
         }
         if handled.is_async:
             return TaskExecutor(

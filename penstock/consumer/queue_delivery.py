@@ -38,6 +38,7 @@ class InHand:
     until: float
     done: int = 0
     began: float = math.inf
+    ended: float | None = None
     abandoned: bool = False
     #: Somebody else has it, or may have it.
     lost: bool = False

@@ -25,6 +25,10 @@ class QueueOptions:
     #: How many events are received ahead of the handlers.  Default: what they do in a second, as
     #: measured, and at most what a quarter of the visibility is enough for.
     prefetch: int | None = None
+    #: Finished events are acknowledged together: when they are so many, or one has waited so long.
+    #: Default: 5 ms, and at once where the queue keeps the order of keys.
+    acknowledge_every_events: int = 100
+    acknowledge_every_seconds: float | None = None
     #: How long an event is hidden at a time.  Default: the queue's own.
     visibility_seconds: float | None = None
     #: The longest pause between two looks for events, where nothing wakes it.
@@ -51,8 +55,10 @@ class QueueOptions:
 _RANGES = {
     "concurrency": Range(1, is_whole=True),
     "prefetch": Range(0, is_whole=True),
+    "acknowledge_every_events": Range(1, 1_000, is_whole=True),
+    "acknowledge_every_seconds": Range(0, 60),
     "visibility_seconds": Range(1, 43_200),
     "idle_seconds": Range(0, is_above=True),
     "handler_seconds": Range(0, is_above=True),
 }
-_NEVER_NONE = ("concurrency", "idle_seconds")
+_NEVER_NONE = ("concurrency", "acknowledge_every_events", "idle_seconds")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING
 
 from penstock.consumer.delivery import HandlerTimedOut
@@ -21,22 +22,41 @@ log = logging.getLogger(__name__)
 
 
 class Settler:
-    """Acknowledges, rejects and releases.  An outcome stays until the database has answered."""
+    """Acknowledges, rejects and releases.  An outcome stays until the database has answered.
 
-    def __init__(self, subscription: str, stats: LoopStats) -> None:
+    ``together`` is how many outcomes at most wait for each other.
+    """
+
+    def __init__(self, subscription: str, stats: LoopStats, *, together: int) -> None:
         self._subscription = subscription
         self._stats = stats
+        self._together = together
         self.outcomes: list[Outcome[InHand, Claim]] = []
+        #: When the database has to be told at the latest.
+        self.due_at = math.inf
+        #: When the first of their claims is near its end.
+        self.late_at = math.inf
+
+    def add(self, outcome: Outcome[InHand, Claim], due_at: float, late_at: float) -> None:
+        """One more, which waits until then at most.  What has failed is told at once."""
+        self.outcomes.append(outcome)
+        self.late_at = min(self.late_at, late_at)
+        self.due_at = min(self.due_at, late_at, due_at if is_done(outcome) else -math.inf)
+
+    def is_due(self, now: float) -> bool:
+        """Whether one of them has waited long enough, or they are enough for a call."""
+        return now >= self.due_at or len(self.outcomes) >= self._together
 
     def settle(self, connection: Connection) -> int:
         """Tell the database of all outcomes.  Returns how many events came to an end."""
         if not self.outcomes:
             return 0
         settled = len(self.outcomes)
-        self._acknowledge(connection, [each for each in self.outcomes if _is_done(each)])
+        self._acknowledge(connection, [each for each in self.outcomes if is_done(each)])
         for each in list(self.outcomes):
             self._fail(connection, each)
             self.outcomes.remove(each)
+        self.due_at = self.late_at = math.inf
         return settled
 
     def _acknowledge(self, connection: Connection, done: list[Outcome[InHand, Claim]]) -> None:
@@ -85,7 +105,7 @@ class Settler:
         )
 
 
-def _is_done(outcome: Outcome[InHand, Claim]) -> bool:
+def is_done(outcome: Outcome[InHand, Claim]) -> bool:
     """Whether the event is finished.  A handler may have been cut off before it began."""
     has_ended = outcome.error is None and outcome.unit.done > 0
     return has_ended and outcome.batch.verdict.kind != AGAIN.kind

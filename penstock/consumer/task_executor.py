@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import math
 import threading
@@ -72,6 +73,7 @@ class TaskExecutor(Executor[U, B]):
 
     def _open(self) -> None:
         """Start an event loop where none was given."""
+        self._context = contextvars.copy_context()
         if self.loop is None:
             self._open_loop()
 
@@ -131,14 +133,12 @@ class TaskExecutor(Executor[U, B]):
 
     def abandon(self, unit: U) -> bool:
         """Leave a blocked event loop to the handler that blocks it.  Its other units strand."""
-        if unit not in self.under_way:
+        if not super().abandon(unit):
             return False
-        super().abandon(unit)
         if self._is_blocked(self._clock()) and self._own_thread is not None:
             self._asked_at = None
-            self._stranded = list(self.under_way)
-            for each in self._stranded:
-                super().abandon(each)
+            under_way = list(self.under_way)
+            self._stranded = [each for each in under_way if Executor.abandon(self, each)]
             self._leave_loop()
             self._open_loop()
         return True
@@ -174,37 +174,44 @@ class TaskExecutor(Executor[U, B]):
             else:
                 self._idle_connections.append(connection)
 
+    def _begin(self, unit: U) -> None:
+        super()._begin(unit)
+        unit.began = math.inf  # not before the event loop runs it
+
     def _start(self, unit: U) -> None:
         assert self.loop is not None
-        unit.began = math.inf  # not before the event loop runs it
-        asyncio.run_coroutine_threadsafe(self._run(unit), self.loop)
+        self.loop.call_soon_threadsafe(self._spawn, unit)
+
+    def _spawn(self, unit: U) -> None:
+        """Each unit has a task and a context of its own, and the event loop goes on in between."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._run(unit), context=self._context.copy())
+        self._tasks[task] = unit
+        task.add_done_callback(self._tasks.pop)
 
     async def _run(self, unit: U) -> None:
-        task = asyncio.current_task()
-        assert task is not None
         if unit.abandoned:
             return
-        self._tasks[task] = unit
-        unit.began = self._clock()
-        try:
-            await self._handled(unit)
-        finally:
-            del self._tasks[task]
+        unit.began = began = self._clock()
+        outcome = await self._handled(unit)
+        outcome.took = self._clock() - began
+        following = self._post(outcome)
+        if following is not None:
+            self._spawn(following)
 
-    async def _handled(self, unit: U) -> None:
+    async def _handled(self, unit: U) -> Outcome[U, B]:
         batch = self._deliver(unit, self)
         try:
             await self._handle_async(unit, batch)
-            outcome = Outcome(unit, batch)
+            return Outcome(unit, batch)
         except _LoopWasBlocked as late:
             log.warning("%s", late)
-            outcome = Outcome(unit, batch)  # its events that are not done come again
+            return Outcome(unit, batch)  # its events that are not done come again
         except (Exception, SystemExit) as error:
-            outcome = failed(unit, batch, error)
+            return failed(unit, batch, error)
         except asyncio.CancelledError:
             # The application cancelled it: the event comes again.
-            outcome = Outcome(unit, batch, HandlerTimedOut("the handler was cancelled"))
-        self._post(outcome)
+            return Outcome(unit, batch, HandlerTimedOut("the handler was cancelled"))
 
     async def _handle_async(self, unit: U, batch: B) -> None:
         call = self.handling.call

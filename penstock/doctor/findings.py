@@ -46,6 +46,7 @@ class Limits:
     waiting_seconds: float = 10.0
     storage_days: float = 2.0
     queue_seconds: float = 600.0
+    removal_seconds: float = 600.0
 
 
 #: The alert that goes with a check.  Each has a section in docs/alerts.md.

@@ -14,6 +14,7 @@ from penstock.doctor.findings import Finding, Limits, behind, duration, error, m
 from penstock.doctor.letters import examine_letters, examine_skips
 from penstock.doctor.mysql_settings import Client, examine_settings
 from penstock.doctor.queues import examine_queues
+from penstock.doctor.removals import examine_removals
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.driver_errors import errno_of
@@ -63,6 +64,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
             found += examine_letters(connection)
             found += examine_skips(connection)
             found += examine_queues(connection, limits)
+            found += examine_removals(connection, limits)
         return found + schema
 
 

@@ -24,6 +24,7 @@ from penstock.doctor.findings import (
 from penstock.doctor.letters import examine_letters, examine_skips
 from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
 from penstock.doctor.queues import examine_queues
+from penstock.doctor.removals import examine_removals
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated
@@ -71,6 +72,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
             found += examine_letters(connection)
             found += examine_skips(connection)
             found += examine_queues(connection, limits)
+            found += examine_removals(connection, limits)
         return found + schema
 
 

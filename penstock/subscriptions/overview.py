@@ -64,6 +64,19 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
+class Removal:
+    """A removed subscription that has left rows, and for how long none of them was deleted.
+
+    ``rows_left`` of 1,000 means that many or more.
+    """
+
+    subscription: str
+    removed_at: datetime
+    rows_left: int
+    idle_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class LeasedCursor:
     """A partition that is held; ``deadline`` is that of its holder."""
 
@@ -220,6 +233,12 @@ def rejected_commits(connection: Any) -> int | None:
 def take_overs(connection: Any, subscription: str) -> int:
     """How often a consumer got a lease because its holder's time had run out."""
     return int(database.call(connection, "take_overs", subscription=subscription)[0][0])
+
+
+def removals(connection: Any) -> list[Removal]:
+    """Removed subscriptions of which the sweep has something to delete still, the oldest first."""
+    rows = database.call(connection, "list_removals")
+    return [Removal(row[0], as_time(row[1]), int(row[2]), float(row[3])) for row in rows]
 
 
 def skips(connection: Any, subscription: str | None = None) -> list[Skip]:

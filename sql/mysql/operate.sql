@@ -36,6 +36,11 @@ CALL penstock.expire_dead_letters(%(max_rows)s)
 -- Deletes what removed subscriptions have left, some rows at a time. Returns how many.
 CALL penstock.remove_leftovers(%(max_rows)s)
 
+-- name: list_removals
+-- Removed subscriptions of which something is still to be deleted.
+-- reads only
+CALL penstock.list_removals()
+
 -- name: copies_of
 -- Every copy of a topic's log epochs that was ever recorded, and whether it is there.
 -- reads only

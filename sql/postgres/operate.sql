@@ -35,6 +35,10 @@ SELECT penstock.expire_dead_letters(%(max_rows)s::integer)
 -- Deletes what removed subscriptions have left, some rows at a time. Returns how many.
 SELECT penstock.remove_leftovers(%(max_rows)s::integer)
 
+-- name: list_removals
+-- Removed subscriptions of which something is still to be deleted.
+SELECT subscription, removed_at, rows_left, idle_seconds FROM penstock.list_removals()
+
 -- name: copies_of
 -- Every copy of a topic's log epochs that was ever recorded, and whether it is there.
 SELECT partition, log_epoch, target, state, detail, changed_at, location, layout, first_row

@@ -58,14 +58,16 @@ QUEUE_BESIDE_PEER = [
     "queue_500", "queue_100", "queue_10", "queue_500_workers_16", "queue_10_workers_16",
     "queue_1_workers_16",
 ]  # fmt: skip
+QUEUE_HANDLERS = ["queue_handlers_1", "queue_handlers_16"]
 QUEUE = [
     *QUEUE_BESIDE_PEER,
     "queue_10_workers_64",
     "queue_500_beside",
+    *QUEUE_HANDLERS,
     "queue_delayed_p50",
     "held_queue",
 ]
-QUEUE_OF_MYSQL = ["queue_500", "queue_delayed_p50", "held_queue"]
+QUEUE_OF_MYSQL = ["queue_500", *QUEUE_HANDLERS, "queue_delayed_p50", "held_queue"]
 #: The peers come from the package registries, so they are not among the tests of every run.
 NAMES = {
     "publish": ["publish_single", "publish_batch_500"],
@@ -98,7 +100,7 @@ IN_UNDO = "held_undo_logs_per_1000_events"
 ALONE = {
     "sequence", *IDLE, *NAMES["load"], "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO,
     *(set(CONTROL_PLANE) - {"control_plane_ticks", "control_plane_tick_processor"}),
-    *PILED_UP.values(), *LATENCY, *WOKEN, *QUEUE_BESIDE_PEER, "queue_delayed_p50",
+    *PILED_UP.values(), *LATENCY, *WOKEN, *QUEUE_BESIDE_PEER, *QUEUE_HANDLERS, "queue_delayed_p50",
     "spark_stream", "spark_stream_p50", "spark_archive", "spark_archive_processor",
     "cold_start", "cold_start_processor",
 }  # fmt: skip

@@ -99,6 +99,7 @@ list_erasures           . . o . r
 list_holds              . . o . r
 list_namespaces         c . o p r
 list_policies           . . o . r
+list_removals           . . o . r
 list_skips              c . o . r
 list_subscriptions      c . o . r
 list_topics             c . o p r

@@ -95,9 +95,48 @@ BEGIN
             LEAVE each_one;
         END IF;
         CALL remove_rows(owner_id, max_rows - total, gone);
+        IF gone > 0 THEN
+            UPDATE removals AS m SET m.moved_at = UTC_TIMESTAMP(6) WHERE m.subscription_id = owner_id;
+        END IF;
         CALL end_removal(owner_id);
         SET total = total + gone, looked = looked + 1, last_id = owner_id;
     END LOOP;
     SELECT total AS removed;
     CALL end_call();
+END;
+
+-- name: rows_left
+-- How many rows a removed subscription has left, counted up to a limit.
+CREATE FUNCTION rows_left(owner_id BIGINT, most INT) RETURNS BIGINT
+READS SQL DATA
+BEGIN
+    DECLARE found BIGINT;
+    SELECT COUNT(*) INTO found
+    FROM (
+        (SELECT r.id FROM queue_ranges AS r FORCE INDEX (PRIMARY) WHERE r.subscription_id = owner_id LIMIT most)
+        UNION ALL (
+            SELECT w.id FROM queue_waiting AS w FORCE INDEX (queue_waiting_place)
+            WHERE w.subscription_id = owner_id LIMIT most)
+        UNION ALL (SELECT k.sequence FROM queue_keys AS k WHERE k.subscription_id = owner_id LIMIT most)
+        UNION ALL (SELECT p.id FROM queue_purges AS p WHERE p.subscription_id = owner_id LIMIT most)
+        UNION ALL (
+            SELECT d.id FROM dead_letters AS d FORCE INDEX (PRIMARY) WHERE d.subscription_id = owner_id LIMIT most)
+    ) AS l;
+    RETURN LEAST(found, most);
+END;
+
+-- name: list_removals
+-- The first 100 removed subscriptions of which something is still to be deleted: since when, how many rows are left (of
+-- each at most 1,000 are counted; that many means that many or more), and for how long nothing of it was deleted.
+-- Nothing for a login that does not see all topics: whose they were is not known any more.
+CREATE PROCEDURE list_removals()
+READS SQL DATA
+BEGIN
+    CALL refuse_serializable('list_removals()');
+    SELECT m.name AS subscription, m.removed_at, rows_left(m.subscription_id, 1000) AS rows_left,
+           GREATEST(TIMESTAMPDIFF(MICROSECOND, m.moved_at, UTC_TIMESTAMP(6)), 0) / 1e6 AS idle_seconds
+    FROM removals AS m
+    WHERE sees_all()
+    ORDER BY m.subscription_id
+    LIMIT 100;
 END;

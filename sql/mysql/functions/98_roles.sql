@@ -33,8 +33,8 @@ BEGIN
         UNION ALL SELECT 'reader', '
             list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag
             take_overs rejected_commits log_epochs_of copies_of copies_between
-            log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks list_skips grants_of
-            unsequenced changed_hours log_epochs_between unsealed_logs lost_copies
+            log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks list_skips list_removals
+            grants_of unsequenced changed_hours log_epochs_between unsealed_logs lost_copies
             log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of
             low_sequences policy_of policy_history list_policies list_subscriptions describe_subscription
             subscription_consumers unleased_cursors leased_cursors subscription_statistics dead_letter_counts
@@ -61,7 +61,7 @@ BEGIN
             keep_events carry_positions condemn_slices
             droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of
             place_hold release_hold list_holds locate_time place_bookmark drop_bookmark list_bookmarks
-            bookmark_positions list_skips expire_dead_letters remove_leftovers ensure_slices
+            bookmark_positions list_skips list_removals expire_dead_letters remove_leftovers ensure_slices
             slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting settings_of
             set_backpressure measure_pressure turn_dedup reconcile report_positions restore_status histories_of
             snapshot_holders sequencer_state storage_shortage broken_slices function_roles role_members refresh_roles

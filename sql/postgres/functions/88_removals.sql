@@ -49,6 +49,7 @@ CREATE OR REPLACE FUNCTION remove_leftovers(max_rows integer DEFAULT 1000) RETUR
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint;
+    gone bigint;
     total bigint := 0;
 BEGIN
     PERFORM commit_durably();
@@ -60,9 +61,41 @@ BEGIN
         SELECT m.subscription_id FROM removals AS m ORDER BY m.subscription_id LIMIT max_rows FOR UPDATE SKIP LOCKED
     LOOP
         EXIT WHEN total >= max_rows;
-        total := total + remove_rows(owner_id, max_rows - total);
+        gone := remove_rows(owner_id, max_rows - total);
+        UPDATE removals AS m SET moved_at = clock_timestamp() WHERE m.subscription_id = owner_id AND gone > 0;
         PERFORM end_removal(owner_id);
+        total := total + gone;
     END LOOP;
     RETURN total;
 END
+$$;
+
+-- name: rows_left
+-- How many rows a removed subscription has left, counted up to a limit.
+CREATE OR REPLACE FUNCTION rows_left(owner_id bigint, most integer) RETURNS bigint
+LANGUAGE sql STABLE SET enable_seqscan = off AS $$
+    SELECT count(*)
+    FROM (
+        (SELECT 1 FROM queue_ranges AS r WHERE r.subscription_id = owner_id LIMIT most)
+        UNION ALL (SELECT 1 FROM queue_waiting AS w WHERE w.subscription_id = owner_id LIMIT most)
+        UNION ALL (SELECT 1 FROM queue_keys AS k WHERE k.subscription_id = owner_id LIMIT most)
+        UNION ALL (SELECT 1 FROM queue_purges AS p WHERE p.subscription_id = owner_id LIMIT most)
+        UNION ALL (SELECT 1 FROM dead_letters AS d WHERE d.subscription_id = owner_id LIMIT most)
+        LIMIT most
+    ) AS l
+$$;
+
+-- name: list_removals
+-- The first 100 removed subscriptions of which something is still to be deleted: since when, how many rows are left (of
+-- each at most 1,000 are counted; that many means that many or more), and for how long nothing of it was deleted.
+-- Nothing for a login that does not see all topics: whose they were is not known any more.
+CREATE OR REPLACE FUNCTION list_removals()
+RETURNS TABLE (subscription text, removed_at timestamptz, rows_left bigint, idle_seconds double precision)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT m.name, m.removed_at, rows_left(m.subscription_id, 1000),
+           GREATEST(extract(epoch FROM clock_timestamp() - m.moved_at), 0)::double precision
+    FROM (
+        SELECT o.* FROM removals AS o WHERE sees_all() ORDER BY o.subscription_id LIMIT 100
+    ) AS m
+    ORDER BY m.subscription_id
 $$;

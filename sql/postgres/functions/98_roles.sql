@@ -32,8 +32,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
             histories_of policy_of policy_history list_policies
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts list_skips list_backfills backfill_ranges rehydrated_of
-            list_erasures reissued_of erased_of target_speeds'),
+            subscription_statistics dead_letter_counts list_skips list_removals list_backfills backfill_ranges
+            rehydrated_of list_erasures reissued_of erased_of target_speeds'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices close_slice
             slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),
@@ -53,7 +53,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             condemn_slices condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks
             swap_chunks set_retention retention_of
             place_hold release_hold list_holds locate_time place_bookmark drop_bookmark list_bookmarks
-            bookmark_positions list_skips expire_dead_letters remove_leftovers
+            bookmark_positions list_skips list_removals expire_dead_letters remove_leftovers
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles

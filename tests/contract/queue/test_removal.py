@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 
 import pytest
 
-from penstock import database
+from penstock import database, subscriptions
+from penstock.doctor.findings import Finding, Limits
+from penstock.doctor.removals import examine_removals
 from penstock.errors import InvalidArgument, StaleReceipt, SubscriptionNotFound
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from penstock.subscriptions import dead_letters, queue, stream
 from penstock.upkeep.sweeping import sweep
+from tests import command
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain
 from tests.kit.queue import (
@@ -114,6 +118,61 @@ def test_without_the_look_it_stays(db: ContractDatabase, own: Connection) -> Non
     """Mutant: a removal ends although rows are left."""
     mutated(db, GUARD)
     assert stays_locked(db, own) > 0
+
+
+def _standing(db: ContractDatabase, own: Connection) -> list[Finding]:
+    """Findings on a removal that a worker holds up, an hour after the last row was deleted."""
+    filled(own, 3)
+    held = receive(own, 3)
+    assert (subscriptions.removals(own), examine_removals(own, Limits())) == ([], [])
+    with closing(db.connect(autocommit=False)) as worker:
+        queue.acknowledge(worker, QUEUE, [held[1].receipt])
+        stream.unsubscribe(own, QUEUE)
+        (left,) = subscriptions.removals(own)
+        assert (left.subscription, left.rows_left) == (QUEUE, 1)
+        assert examine_removals(own, Limits()) == []
+        _an_hour_passes(own)
+        assert leftovers(own, 100) == 0
+        found = examine_removals(own, Limits())
+        worker.rollback()
+    return found
+
+
+def _an_hour_passes(own: Connection) -> None:
+    ago = "clock_timestamp() - interval '1 hour'"
+    if database.dialect_of(own) == "mysql":
+        ago = "UTC_TIMESTAMP(6) - INTERVAL 1 HOUR"
+    database.execute(own, f"UPDATE penstock.removals SET moved_at = {ago}, removed_at = {ago}")
+
+
+def test_what_is_being_removed_is_shown(
+    db: ContractDatabase, own: Connection, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """How much is left, and that it stands still; the command that the doctor names ends that."""
+    (finding,) = _standing(db, own)
+    assert finding.check == "removal"
+    assert "stands still for 60 minutes, and 1 of its rows are left: nobody sweeps" in finding.what
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", db.url)
+    run = partial(command.run, capsys)
+    (shown,) = run("subscription", "removals", "-o", "json").json
+    assert (shown["subscription"], shown["rows_left"]) == (QUEUE, 1)
+    _, *arguments = finding.command.partition("  #")[0].split()
+    assert run(*arguments).code == 0
+    assert subscriptions.removals(own) == []
+
+
+def test_a_removal_that_moves_on_is_no_finding(own: Connection) -> None:
+    """Guard: remove_leftovers notes when it has deleted something.  Rows are counted to 1,000."""
+    filled(own, 2 * FIRST + 20, max_failures=1)
+    while held := receive(own, 500):
+        queue.reject(own, QUEUE, receipts(held))
+    stream.unsubscribe(own, QUEUE)
+    _an_hour_passes(own)
+    assert len(examine_removals(own, Limits())) == 1
+    assert leftovers(own, 5) == 5
+    (left,) = subscriptions.removals(own)
+    assert (left.rows_left, examine_removals(own, Limits())) == (1000, [])
 
 
 def test_a_key_order_goes_whole(own: Connection) -> None:

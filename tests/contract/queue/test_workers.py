@@ -433,11 +433,11 @@ def test_the_pace_of_a_worker(db: ContractDatabase, own: Connection) -> None:
     consumer = consumer_of(db, print, prefetch=4, idle_seconds=0.08)
     with consumer.at_work(), consumer.open() as connection:
         assert consumer._receive(connection), "a full batch: there may be more"
-        consumer._waiting.clear()
+        consumer.backlog.take_all()
         assert not consumer._receive(connection), "a part of one"
         pauses = []
         for _ in range(5):
-            consumer._waiting.clear()
+            consumer.backlog.take_all()
             consumer._receive(connection)
             pauses.append(consumer._pause)
         assert pauses == [0.02, 0.04, 0.08, 0.08, 0.08]
@@ -455,5 +455,5 @@ def test_how_much_is_received_ahead(db: ContractDatabase, own: Connection) -> No
     filled(own, 1)
     (delivery,) = receive(own)
     held = InHand(delivery, delivery.receipt, 0.0)
-    consumer._waiting.extend([held] * 300)
+    consumer.backlog.extend([held] * 300)
     assert consumer._room() == 0, "not before half of it is gone"

@@ -34,6 +34,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "lost_copies": {"max_rows": 100},
     "unsealed_logs": {},
     "list_skips": {"subscription": None},
+    "list_removals": {},
     "settings_of": {},
     "subscription_lag": {"subscription": None},
     "subscription_consumers": {"subscription": None},

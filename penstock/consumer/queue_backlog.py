@@ -1,0 +1,92 @@
+"""Events that a consumer of a queue has received and that no handler has begun.
+
+A handler that becomes free takes its next event here, in its own thread.  So it waits neither for
+the consumer's thread nor for the acknowledgement of the event before.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from penstock.consumer.executors import Outcome
+from penstock.consumer.queue_delivery import Claim, InHand
+from penstock.consumer.queue_settling import is_done
+
+
+class Backlog:
+    """Hands out the oldest first; not what is near its end, and not too much ahead of the database.
+
+    ``together`` is how many finished events are acknowledged in one call.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, together: int) -> None:
+        self._clock = clock
+        self._together = together
+        self._units: deque[InHand] = deque()
+        self._lock = threading.Lock()
+        #: How many events have ended of which the database was not told yet.
+        self._untold = 0
+        #: A claim with less time left than this is not begun.
+        self.spare_seconds = 0.0
+        #: The consumer receives more when only so many are left.
+        self.low = 0
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def extend(self, units: Iterable[InHand]) -> None:
+        """Add what was received."""
+        with self._lock:
+            self._units.extend(units)
+
+    def take(self) -> InHand | None:
+        """The next event to begin; None when there is none, or none may be begun now."""
+        with self._lock:
+            return self._take()
+
+    def after_one(
+        self, outcome: Outcome[InHand, Claim], *, is_last: bool
+    ) -> tuple[InHand | None, bool]:
+        """As :class:`penstock.consumer.executors.Supply` says."""
+        with self._lock:
+            self._untold += 1
+            following = None if is_last else self._take()
+            is_enough = self._untold in (1, self._together) or len(self._units) == self.low
+            return following, following is None or is_enough or not is_done(outcome)
+
+    def count(self, events: int) -> None:
+        """So many more events have ended, or, where it is negative, the database was told."""
+        with self._lock:
+            self._untold += events
+
+    def take_late(self) -> list[InHand]:
+        """Those that nobody may begin any more, because their claims are near their end."""
+        late: list[InHand] = []
+        with self._lock:
+            while self._units and self._is_late(self._units[0]):
+                late.append(self._units.popleft())
+        return late
+
+    def take_all(self) -> list[InHand]:
+        """All of them."""
+        with self._lock:
+            left = list(self._units)
+            self._units.clear()
+            return left
+
+    def late_at(self) -> float:
+        """When the first of them is near its end."""
+        with self._lock:
+            return self._units[0].until - self.spare_seconds if self._units else math.inf
+
+    def _take(self) -> InHand | None:
+        # While one call tells the database of some, handlers go on with as many again.
+        if not self._units or self._untold >= 2 * self._together - 1:
+            return None
+        return None if self._is_late(self._units[0]) else self._units.popleft()
+
+    def _is_late(self, unit: InHand) -> bool:
+        return unit.until - self.spare_seconds <= self._clock()
