@@ -61,8 +61,7 @@ READY_SECONDS = 120
 #: The statement of `queue.receive` with fewer columns.
 _RECEIVE = """
 SELECT claim, token, sequence, created_at, payload
-FROM penstock.receive(%s, %s, %s)
-WHERE set_config('synchronous_commit', 'off', true) = 'off'
+FROM set_config('synchronous_commit', 'off', true), penstock.receive(%s, %s, %s)
 """
 
 #: Works once: takes at most so many and finishes them.  Returns how many.

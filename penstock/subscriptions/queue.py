@@ -318,6 +318,9 @@ Entry = tuple[int, int, int, UUID]
 
 def _entries(receipts: Sequence[Receipt], *, whole: bool) -> tuple[list[Entry], list[int]]:
     """Receipts of one claim that follow each other as one entry, and the entry of each receipt."""
+    batch = _as_batch(receipts) if whole else None
+    if batch is not None:
+        return [batch], [0] * len(receipts)
     if not all(_is_possible(each) for each in receipts):
         raise MalformedReceipt("a receipt is malformed", hint="pass it as it was returned")
     order = sorted(range(len(receipts)), key=lambda place: _key(receipts[place]))
@@ -333,6 +336,20 @@ def _entries(receipts: Sequence[Receipt], *, whole: bool) -> tuple[list[Entry], 
             entries.append((each.claim, each.sequence, each.sequence, each.token))
         places[place] = len(entries) - 1
     return entries, places
+
+
+def _as_batch(receipts: Sequence[Receipt]) -> Entry | None:
+    """The one entry of receipts that stand as receive has returned them; None of any others."""
+    first, last = receipts[0], receipts[-1]
+    if len(receipts) > _LONGEST or not (_is_possible(first) and _is_possible(last)):
+        return None
+    claim, token = first.claim, first.token
+    for sequence, each in enumerate(receipts, first.sequence):
+        if each.sequence != sequence or each.claim != claim:
+            return None
+        if each.token is not token and each.token != token:
+            return None
+    return claim, first.sequence, last.sequence, token
 
 
 _LONGEST = 1_000  # events of an entry

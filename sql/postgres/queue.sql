@@ -19,8 +19,8 @@ FROM penstock.describe_queue(%(subscription)s)
 SELECT
     claim, token, deadline, deliveries, failures, topic, partition, sequence, event_id, key, type, content_type,
     headers::text, payload, created_at, sequenced_at, history
-FROM penstock.receive(%(subscription)s, %(max_events)s::integer, %(visibility_seconds)s::double precision)
-WHERE set_config('synchronous_commit', 'off', true) = 'off'
+FROM set_config('synchronous_commit', 'off', true),
+    penstock.receive(%(subscription)s, %(max_events)s::integer, %(visibility_seconds)s::double precision)
 
 -- name: acknowledge
 -- Finishes events.

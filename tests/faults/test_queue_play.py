@@ -25,14 +25,19 @@ OLD_RECEIPTS: list[dict[str, Any]] = [
         "mysql": ("match_receipts", [("AND r.token = g.token", "")]),
     },
     {
-        "postgres": ("claim_ranges", [("former = NULL, former_token = NULL", "former = r.former")]),
+        "postgres": ("receive", [("former = NULL, former_token = NULL", "former = r.former")]),
         "mysql": ("claim_ranges", [
             ("r.former = NULL,\n                r.former_token = NULL", "r.former = r.former")]),
     },
     {"postgres": ("claim_several", [("former = NULL, former_token = NULL", "former = r.former")])},
 ]  # fmt: skip
+#: The plain receive and the other one.
+CLAIMED_IS_FREE: list[dict[str, Any]] = [
+    test_receive.MUTANTS["hidden"],
+    {"postgres": ("claim_several", [("AND r.token IS NULL", "")])},
+]
 MUTANTS: dict[str, tuple[list[dict[str, Any]], str, str]] = {
-    "a claimed range counts as free": ([test_receive.MUTANTS["hidden"]], "jobs", "overlap"),
+    "a claimed range counts as free": (CLAIMED_IS_FREE, "jobs", "overlap"),
     "nobody looks at deadlines": ([test_receive.MUTANTS["expiry"]], "jobs", "unseen"),
     "old receipts work": (OLD_RECEIPTS, "jobs", "stale-accept"),
     "an expired hand-out is not counted": (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
+from uuid import UUID
 
 from penstock.database import address, catalog, config
 from penstock.database.catalog import Statement
@@ -88,7 +90,7 @@ class Postgres:
             return [tuple(row) for row in result] if result.returns_rows else []
         if is_psycopg(connection):
             with _cursor(connection) as cursor:
-                _run(connection, cursor, sql, binds)
+                _run(connection, cursor, sql, binds and _with_literals(sql, binds))
                 # Tells whether there are rows, without building `description`.
                 return [] if cursor.rownumber is None else list(cursor.fetchall())
         with connection.cursor() as cursor:
@@ -221,6 +223,27 @@ def _run(connection: Any, cursor: Any, sql: str, binds: Any, **how: Any) -> None
         if connection.info.transaction_status != _IDLE:
             raise
         cursor.execute(sql, binds, **how)
+
+
+def _with_literals(sql: str, binds: dict[str, Any]) -> dict[str, Any]:
+    """Lists of numbers and of UUIDs as texts, where the statement says what they are.
+
+    psycopg takes 25 microseconds to convert a list, however short it is.
+    """
+    for name in _arrays(sql):
+        given = binds[name]
+        if isinstance(given, list) and all(type(each) in _PLAIN for each in given):
+            binds[name] = "{" + ",".join(map(str, given)) + "}"
+    return binds
+
+
+_PLAIN = frozenset({int, UUID})
+_ARRAY = re.compile(r"%\((\w+)\)s::(?:bigint|uuid)\[\]")
+
+
+@lru_cache(maxsize=256)
+def _arrays(sql: str) -> frozenset[str]:
+    return frozenset(_ARRAY.findall(sql))
 
 
 def _without_options(options: dict[str, Any], error: BaseException) -> dict[str, Any]:

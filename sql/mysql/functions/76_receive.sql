@@ -146,8 +146,10 @@ BEGIN
     END IF;
     CALL claim_ranges(owner_id, free_id, max_events, own_token, ends, claimed, highest);
     IF claimed <> '' THEN
-        -- Dealt ahead, so that receivers hardly ever wait for the dealer.
-        IF highest > (free_id + last_id) / 2 AND has_undealt(owner_id) THEN
+        -- Dealt ahead, so that receivers hardly ever wait for the dealer: by one range in eight, because all others
+        -- would only find the dealer at work. A short window has all that there was.
+        IF highest BETWEEN (free_id + last_id) DIV 2 AND last_id AND highest % 8 = 0
+            AND last_id - free_id >= LEAST(200, 10000 DIV max_events) AND has_undealt(owner_id) THEN
             CALL turn_queue(owner_id, max_events, turned);
         END IF;
     ELSE

@@ -76,6 +76,25 @@ LANGUAGE sql STABLE ROWS 500 AS $$
     ORDER BY p.sequence
 $$;
 
+-- name: stored_event
+-- The event of an id that is between lowest and highest. The bounds leave out the other slices before any is opened, so
+-- give variables and not queries. The function has no settings, so that it is inlined into the query that calls it for
+-- each of some ids; the limit keeps that query from reading all ids between the bounds instead.
+CREATE OR REPLACE FUNCTION stored_event(id bigint, lowest bigint, highest bigint)
+RETURNS TABLE (
+    event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea, created_at timestamptz
+)
+LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT s.event_id, s.key, s.type, s.content_type, s.headers, s.payload, s.created_at
+    FROM events AS s
+    WHERE s.id = stored_event.id AND s.id >= stored_event.lowest AND s.id <= stored_event.highest
+    UNION ALL
+    SELECT k.event_id, k.key, k.type, k.content_type, k.headers, k.payload, k.created_at
+    FROM events_kept AS k
+    WHERE k.id = stored_event.id AND k.id >= stored_event.lowest AND k.id <= stored_event.highest AND is_gone(k.id)
+    LIMIT 1
+$$;
+
 -- name: sequenced_at_of
 -- When an event got its sequence; NULL when there is none of that sequence.
 CREATE OR REPLACE FUNCTION sequenced_at_of(partition_id bigint, sequence bigint) RETURNS timestamptz

@@ -10,10 +10,7 @@ BEGIN
     SELECT s.id, EXISTS (SELECT FROM namespace_grants) AS is_restricted, q AS queue INTO present
     FROM subscriptions AS s LEFT JOIN queues AS q ON q.subscription_id = s.id
     WHERE s.name = require_queue.subscription;
-    IF NOT FOUND OR (present.is_restricted AND EXISTS (
-        SELECT FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
-        WHERE r.subscription_id = present.id AND t.restricted AND NOT has_right(t.namespace_id, require_queue.verb)))
-    THEN
+    IF NOT FOUND OR (present.is_restricted AND NOT may_use(present.id, verb)) THEN
         PERFORM refuse('PS013', format('there is no subscription "%s"', left(subscription, 500)),
                        'Create it: SELECT penstock.subscribe(..., mode => ''queue'').');
     END IF;
@@ -23,6 +20,16 @@ BEGIN
     END IF;
     RETURN present.queue;
 END
+$$;
+
+-- name: may_use
+-- Whether the login holds a right in all topics of a subscription. Ask only where somebody has been given a right.
+CREATE OR REPLACE FUNCTION may_use(subscription_id bigint, verb text) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT NOT EXISTS (
+        SELECT FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
+        WHERE r.subscription_id = may_use.subscription_id AND t.restricted
+          AND NOT has_right(t.namespace_id, may_use.verb))
 $$;
 
 -- name: require_stream

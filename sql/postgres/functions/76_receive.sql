@@ -13,30 +13,101 @@ CREATE OR REPLACE FUNCTION receive(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    queue queues%ROWTYPE := require_queue(subscription, 'receive');
+    look record;
+    one queue_ranges%ROWTYPE;
     claimed queue_ranges[];
+    place record;
+    ids bigint[];
+    ats timestamptz[];
 BEGIN
-    PERFORM require_read_committed('receive()');
-    visibility_seconds := COALESCE(visibility_seconds, queue.visibility_seconds);
-    IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000 OR NOT visibility_seconds BETWEEN 0 AND 43200 THEN
-        PERFORM refuse('PS006', format('cannot receive %s events for %s seconds', max_events, visibility_seconds),
-                       'Receive 1 to 1,000 events at a time, for 0 to 43,200 seconds.');
+    -- The plain case is four queries: each further one, and each function that is called, costs more than the work.
+    -- What is not plain in any way finds no row here, and claim_events looks again.
+    SELECT q.subscription_id, t.free_id, t.last_id,
+           clock_timestamp() + make_interval(secs => COALESCE(receive.visibility_seconds, q.visibility_seconds))
+               AS deadline
+    INTO look
+    FROM subscriptions AS s
+    JOIN queues AS q ON q.subscription_id = s.id
+    CROSS JOIN LATERAL (
+        SELECT n.* FROM queue_turns AS n WHERE n.subscription_id = s.id ORDER BY n.id DESC LIMIT 1
+    ) AS t
+    WHERE s.name = receive.subscription AND s.paused_at IS NULL
+      AND current_setting('transaction_isolation') = 'read committed'
+      AND (NOT EXISTS (SELECT FROM namespace_grants) OR may_use(s.id, 'receive'))
+      AND COALESCE(receive.visibility_seconds, q.visibility_seconds) BETWEEN 0 AND 43200
+      AND t.range_size = receive.max_events AND t.rest_until > clock_timestamp();
+    IF FOUND THEN
+        UPDATE queue_ranges AS r
+        SET token = gen_random_uuid(), deadline = look.deadline, deliveries = r.deliveries + 1,
+            former = NULL, former_token = NULL
+        -- The bounds leave out the other slices before any is opened.
+        WHERE r.id BETWEEN look.free_id AND look.last_id AND r.id = (
+            SELECT f.id
+            FROM queue_ranges AS f
+            WHERE f.subscription_id = look.subscription_id AND f.id BETWEEN look.free_id AND look.last_id
+              AND f.token IS NULL AND f.last_sequence - f.first_sequence < max_events
+            ORDER BY f.id
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED)
+        RETURNING r.* INTO one;
     END IF;
-    IF is_paused(queue.subscription_id) THEN
-        RETURN;
+    IF one.id IS NULL OR one.last_sequence - one.first_sequence + 1 < max_events OR one.waiting_id IS NOT NULL
+        OR is_dealt_ahead(one.id, look.free_id, look.last_id, max_events) THEN
+        claimed := claim_events(subscription, max_events, visibility_seconds, one);
+        IF cardinality(claimed) = 0 THEN
+            RETURN;
+        ELSIF cardinality(claimed) > 1 OR (claimed[1]).waiting_id IS NOT NULL THEN
+            RETURN QUERY SELECT r.* FROM read_claims(claimed) AS r;
+            RETURN;
+        END IF;
+        one := claimed[1];
     END IF;
-    claimed := claim_events(queue, max_events, clock_timestamp() + make_interval(secs => visibility_seconds));
-    IF cardinality(claimed) = 1 AND (claimed[1]).waiting_id IS NULL THEN
+    SELECT p.topic, p.history, p.first_id, p.last_id, p.sequenced_at, p.ids, p.ats INTO place
+    FROM range_place(one.partition_id, one.first_sequence, one.last_sequence) AS p;
+    ids := place.ids;
+    ats := place.ats;
+    IF cardinality(ids) = one.last_sequence - one.first_sequence + 1 THEN
         RETURN QUERY
-        SELECT (claimed[1]).id, (claimed[1]).token, (claimed[1]).deadline, (claimed[1]).deliveries, 0,
-               (SELECT t.address FROM topics AS t WHERE t.id = (claimed[1]).partition_id >> 16),
-               ((claimed[1]).partition_id & 65535)::integer, r.*, (SELECT current_history())
-        FROM read_log((claimed[1]).partition_id, (claimed[1]).first_sequence,
-                      ((claimed[1]).last_sequence - (claimed[1]).first_sequence + 1)::integer) AS r;
-    ELSIF cardinality(claimed) > 0 THEN
-        RETURN QUERY SELECT r.* FROM read_claims(claimed) AS r;
+        SELECT one.id, one.token, one.deadline, one.deliveries, 0, place.topic, (one.partition_id & 65535)::integer,
+               one.first_sequence + p.n - 1, e.event_id, e.key, e.type, e.content_type, e.headers, e.payload,
+               e.created_at, COALESCE(p.at, place.sequenced_at), place.history
+        FROM unnest(ids, ats) WITH ORDINALITY AS p (id, at, n)
+        CROSS JOIN LATERAL stored_event(p.id, place.first_id, place.last_id) AS e
+        ORDER BY p.n;
+    ELSE
+        RETURN QUERY
+        SELECT one.id, one.token, one.deadline, one.deliveries, 0, place.topic, (one.partition_id & 65535)::integer,
+               r.*, place.history
+        FROM read_log(one.partition_id, one.first_sequence,
+                      (one.last_sequence - one.first_sequence + 1)::integer) AS r;
     END IF;
 END
+$$;
+
+-- name: range_place
+-- Where the events of a range of a partition stand: their ids and times, as far as one row of the index of the log has
+-- them.
+CREATE OR REPLACE FUNCTION range_place(partition_id bigint, first_sequence bigint, last_sequence bigint)
+RETURNS TABLE (
+    topic text, history integer, first_id bigint, last_id bigint, ids bigint[], ats timestamptz[],
+    sequenced_at timestamptz
+)
+LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT t.address, (SELECT max(h.history) FROM histories AS h), c.first_id, c.last_id,
+           c.event_ids[range_place.first_sequence - c.first_sequence + 1:
+                       range_place.last_sequence - c.first_sequence + 1],
+           c.sequenced_ats[range_place.first_sequence - c.first_sequence + 1:
+                           range_place.last_sequence - c.first_sequence + 1],
+           c.sequenced_at
+    FROM topics AS t
+    LEFT JOIN LATERAL (
+        SELECT k.*
+        FROM chunks AS k
+        WHERE k.partition_id = range_place.partition_id AND k.first_sequence <= range_place.first_sequence
+        ORDER BY k.first_sequence DESC
+        LIMIT 1
+    ) AS c ON true
+    WHERE t.id = range_place.partition_id >> 16
 $$;
 
 -- name: read_claims
@@ -80,15 +151,38 @@ SET enable_seqscan = off SET jit = off AS $$
     ORDER BY 1, 8
 $$;
 
+-- name: is_dealt_ahead
+-- Whether whoever claims this range deals the next ones, so that hardly anybody waits for the dealer: one range in
+-- eight beyond the middle of the window, because all others would only find the dealer at work. A short window has all
+-- that there was, and nobody looks for more before it is empty. What stands behind last_id was cut off or put back.
+CREATE OR REPLACE FUNCTION is_dealt_ahead(id bigint, free_id bigint, last_id bigint, max_events integer) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT id > (free_id + last_id) / 2 AND id <= last_id AND id % 8 = 0
+           AND last_id - free_id >= LEAST(200, 10000 / max_events)
+$$;
+
 -- name: claim_events
 -- Claims free ranges, and takes the turn of the dealer when it is due or nothing is free. While another session deals,
--- this waits for it only when there is nothing else to do.
-CREATE OR REPLACE FUNCTION claim_events(queue queues, max_events integer, deadline timestamptz) RETURNS queue_ranges[]
+-- this waits for it only when there is nothing else to do. one is what the caller has claimed already, if anything.
+CREATE OR REPLACE FUNCTION claim_events(
+    subscription text, max_events integer, visibility_seconds double precision, one queue_ranges
+) RETURNS queue_ranges[]
 LANGUAGE plpgsql AS $$
 DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'receive');
     last queue_turns%ROWTYPE := newest_turn(queue.subscription_id);
+    deadline timestamptz;
     claimed queue_ranges[];
 BEGIN
+    PERFORM require_read_committed('receive()');
+    visibility_seconds := COALESCE(visibility_seconds, queue.visibility_seconds);
+    IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000 OR NOT visibility_seconds BETWEEN 0 AND 43200 THEN
+        PERFORM refuse('PS006', format('cannot receive %s events for %s seconds', max_events, visibility_seconds),
+                       'Receive 1 to 1,000 events at a time, for 0 to 43,200 seconds.');
+    ELSIF is_paused(queue.subscription_id) THEN
+        RETURN CASE WHEN one.id IS NULL THEN '{}' ELSE ARRAY[one] END;
+    END IF;
+    deadline := clock_timestamp() + make_interval(secs => visibility_seconds);
     IF last.rest_until <= clock_timestamp() AND (
         last.floor_id <= last.last_id OR has_due(queue.subscription_id, clock_timestamp())
         OR (queue."order" = 'key' AND has_unsure(queue.subscription_id)))
@@ -96,10 +190,10 @@ BEGIN
     THEN
         last := newest_turn(queue.subscription_id);
     END IF;
-    claimed := claim_ranges(queue.subscription_id, last, max_events, deadline);
+    claimed := claim_ranges(queue.subscription_id, last, max_events, deadline, one);
     IF cardinality(claimed) > 0 THEN
-        -- Dealt ahead, so that receivers hardly ever wait for the dealer.
-        IF (claimed[cardinality(claimed)]).id > (last.free_id + last.last_id) / 2 AND has_undealt(queue.subscription_id)
+        IF is_dealt_ahead((claimed[1]).id, last.free_id, last.last_id, max_events)
+            AND has_undealt(queue.subscription_id)
         THEN
             PERFORM turn_queue(queue, max_events);
         END IF;
@@ -107,7 +201,7 @@ BEGIN
         IF NOT turn_queue(queue, max_events) THEN
             PERFORM wait_for_dealer(queue.subscription_id);
         END IF;
-        claimed := claim_ranges(queue.subscription_id, newest_turn(queue.subscription_id), max_events, deadline);
+        claimed := claim_ranges(queue.subscription_id, newest_turn(queue.subscription_id), max_events, deadline, one);
     END IF;
     RETURN claimed;
 END
@@ -126,39 +220,20 @@ END
 $$;
 
 -- name: claim_ranges
--- Claims free ranges with together at most max_events events, the first ones that nobody else is just claiming. The
--- last one is cut when it is too long. Where ranges are as long as what is asked for, one row is locked and no more.
+-- Claims free ranges with together at most max_events events, with those of one, the first ones that nobody else is
+-- just claiming. The last one is cut when it is too long.
 CREATE OR REPLACE FUNCTION claim_ranges(
-    owner_id bigint, last queue_turns, max_events integer, deadline timestamptz
+    owner_id bigint, last queue_turns, max_events integer, deadline timestamptz, one queue_ranges
 ) RETURNS queue_ranges[]
 LANGUAGE plpgsql AS $$
 DECLARE
-    one queue_ranges%ROWTYPE;
-    claimed queue_ranges[] := '{}';
+    claimed queue_ranges[] := CASE WHEN one.id IS NULL THEN '{}' ELSE ARRAY[one] END;
     more queue_ranges[];
-    missing integer := max_events;
+    missing integer := max_events - COALESCE(one.last_sequence - one.first_sequence + 1, 0);
     wanted integer := (max_events + last.range_size - 1) / last.range_size;
 BEGIN
-    IF wanted = 1 THEN
-        UPDATE queue_ranges AS r
-        SET token = gen_random_uuid(), deadline = claim_ranges.deadline, deliveries = r.deliveries + 1,
-            former = NULL, former_token = NULL
-        WHERE r.id = (
-            SELECT f.id
-            FROM queue_ranges AS f
-            WHERE f.subscription_id = owner_id AND f.id >= last.free_id AND f.token IS NULL
-              AND f.last_sequence - f.first_sequence < max_events
-            ORDER BY f.id
-            LIMIT 1
-            FOR UPDATE SKIP LOCKED)
-        RETURNING r.* INTO one;
-        IF FOUND THEN
-            claimed := ARRAY[one];
-            missing := missing - (one.last_sequence - one.first_sequence + 1);
-        END IF;
-    END IF;
     WHILE missing > 0 AND (one.id IS NULL OR one.deliveries < 3) LOOP
-        more := claim_several(owner_id, last.free_id, missing, LEAST(GREATEST(wanted, 10), missing), deadline,
+        more := claim_several(owner_id, last.free_id, missing, LEAST(wanted, missing), deadline,
                               cardinality(claimed) = 0);
         EXIT WHEN cardinality(more) = 0;
         one := more[1];

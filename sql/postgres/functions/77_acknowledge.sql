@@ -64,15 +64,21 @@ CREATE OR REPLACE FUNCTION take_out(
 LANGUAGE plpgsql AS $$
 DECLARE
     locked queue_ranges[];
+    ended integer;
 BEGIN
     PERFORM require_read_committed('a call with receipts');
     PERFORM require_receipts(claims, first_sequences, last_sequences, tokens);
     locked := lock_receipts(queue.subscription_id, claims, tokens);
     pieces := matched_pieces(locked, claims, first_sequences, last_sequences, tokens);
     settled := ARRAY(
-        SELECT g.last - g.first + 1 = COALESCE((
-                   SELECT sum(piece_events(p)) FROM unnest(pieces) AS p WHERE p.entry = g.n), 0)
+        SELECT g.last - g.first + 1 = COALESCE(m.events, 0)
         FROM unnest(first_sequences, last_sequences) WITH ORDINALITY AS g (first, last, n)
+        LEFT JOIN (
+            SELECT p.entry, sum(CASE WHEN p.finished IS NULL THEN p.last_sequence - p.first_sequence + 1
+                                     ELSE piece_events(p) END) AS events
+            FROM unnest(pieces) AS p
+            GROUP BY p.entry
+        ) AS m ON m.entry = g.n
         ORDER BY g.n);
     IF partly IS NOT TRUE AND NOT true = ALL (settled) THEN
         PERFORM refuse('PS044', 'a receipt is not good, or no longer',
@@ -80,11 +86,26 @@ BEGIN
     END IF;
     pieces := ARRAY(SELECT p FROM unnest(pieces) AS p WHERE settled[p.entry]);
     PERFORM limit_claim(min(p.deadline)) FROM unnest(pieces) AS p;
-    PERFORM cut_out(r, ARRAY(
-        SELECT p FROM unnest(pieces) AS p
-        WHERE p.claim = COALESCE(r.former, r.id) AND p.partition_id = r.partition_id
-          AND p.first_sequence >= r.first_sequence AND p.last_sequence <= r.last_sequence))
-    FROM unnest(locked) AS r;
+    -- Most ranges end whole: one statement deletes them all.
+    DELETE FROM queue_ranges AS q
+    USING unnest(locked) AS r
+    JOIN unnest(pieces) AS p
+        ON p.claim = COALESCE(r.former, r.id) AND p.partition_id = r.partition_id
+        AND p.first_sequence = r.first_sequence AND p.last_sequence = r.last_sequence
+    WHERE q.id = r.id;
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    IF ended < cardinality(locked) THEN
+        PERFORM cut_out(c.range, c.pieces)
+        FROM (
+            SELECT (array_agg(r))[1] AS range, array_agg(p) AS pieces
+            FROM unnest(locked) AS r
+            JOIN unnest(pieces) AS p
+                ON p.claim = COALESCE(r.former, r.id) AND p.partition_id = r.partition_id
+                AND p.first_sequence >= r.first_sequence AND p.last_sequence <= r.last_sequence
+            WHERE (p.first_sequence, p.last_sequence) <> (r.first_sequence, r.last_sequence)
+            GROUP BY r.id
+        ) AS c;
+    END IF;
 END
 $$;
 
@@ -156,29 +177,35 @@ CREATE OR REPLACE FUNCTION acknowledge(
     subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
     partly boolean DEFAULT false
 ) RETURNS boolean[]
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    queue queues%ROWTYPE := require_queue(subscription, 'acknowledge');
+    ended record;
+    queue queues%ROWTYPE;
     taken record;
-    ended queue_ranges%ROWTYPE;
 BEGIN
-    PERFORM require_read_committed('acknowledge()');
+    -- The plain case: what was received together is finished together, by one row, in one query.
     IF cardinality(claims) = 1 THEN
-        -- The plain case: what was received together is finished together, by one row.
         DELETE FROM queue_ranges AS r
-        WHERE r.id = claims[1] AND r.subscription_id = queue.subscription_id AND r.token = tokens[1]
+        USING subscriptions AS s, queues AS q
+        WHERE s.name = acknowledge.subscription AND q.subscription_id = s.id
+          AND current_setting('transaction_isolation') = 'read committed'
+          AND (NOT EXISTS (SELECT FROM namespace_grants) OR may_use(s.id, 'acknowledge'))
+          AND r.id = claims[1] AND r.subscription_id = s.id AND r.token = tokens[1]
           AND r.first_sequence = first_sequences[1] AND r.last_sequence = last_sequences[1]
           AND r.finished IS NULL AND r.waiting_id IS NULL
-        RETURNING r.* INTO ended;
+        RETURNING r.partition_id, r.deliveries, q."order", limit_claim(r.deadline) INTO ended;
         IF FOUND THEN
-            PERFORM limit_claim(ended.deadline);
-            IF queue."order" = 'key' THEN
-                PERFORM finish_keys(queue, ARRAY[ROW(1, ended.id, ended.partition_id, ended.first_sequence,
-                    ended.last_sequence, ended.deliveries, NULL, NULL, NULL)::queue_piece]);
+            IF ended."order" = 'key' THEN
+                PERFORM finish_keys(require_queue(subscription, 'acknowledge'), ARRAY[ROW(
+                    1, claims[1], ended.partition_id, first_sequences[1], last_sequences[1], ended.deliveries, NULL,
+                    NULL, NULL)::queue_piece]);
             END IF;
             RETURN '{true}';
         END IF;
     END IF;
+    queue := require_queue(subscription, 'acknowledge');
+    PERFORM require_read_committed('acknowledge()');
     taken := take_out(queue, claims, first_sequences, last_sequences, tokens, partly);
     PERFORM drop_copies(taken.pieces);
     PERFORM finish_keys(queue, taken.pieces);

@@ -16,7 +16,7 @@ BEGIN
     IF room <= 0 THEN
         RETURN;
     END IF;
-    FOR part IN SELECT u.* FROM undealt_parts(owner_id, room) AS u LOOP
+    FOR part IN SELECT u.* FROM undealt_parts(owner_id, room, 1) AS u LOOP
         PERFORM deal_keys(owner_id, part.partition_id, part.after, part.until);
         INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
         VALUES (owner_id, part.partition_id, part.position, part.lease_epoch, 'queue', part.until);
@@ -127,32 +127,42 @@ END
 $$;
 
 -- name: bring_next
--- Brings the next event of each key into the window, when its first one has gone.
+-- Brings the next event of each key into the window, when its first one has gone. Key by key, each by its index: one
+-- query over all keys was planned while the table was empty, and looked at all keys for each event that waits. A key is
+-- asked for as a range, so that no other index has the order.
 CREATE OR REPLACE FUNCTION bring_next(owner_id bigint, parts bigint[], digests bytea[]) RETURNS void
-LANGUAGE sql SET enable_seqscan = off AS $$
-    WITH brought AS (
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    ended record;
+    next record;
+    brought_parts bigint[] := '{}';
+    sequences bigint[] := '{}';
+    copies bigint[] := '{}';
+BEGIN
+    FOR ended IN
+        SELECT DISTINCT g.partition_id, g.key_digest FROM unnest(parts, digests) AS g (partition_id, key_digest)
+    LOOP
+        SELECT w.sequence, w.waiting_id, w.state INTO next
+        FROM queue_keys AS w
+        WHERE w.subscription_id = owner_id AND w.partition_id = ended.partition_id
+          AND w.key_digest >= ended.key_digest AND w.key_digest <= ended.key_digest
+        ORDER BY w.key_digest, w.sequence, w.waiting_id
+        LIMIT 1;
+        CONTINUE WHEN next.sequence IS NULL OR next.state = 'first';
         UPDATE queue_keys AS k SET state = 'first'
-        FROM (
-            SELECT n.*
-            FROM (
-                SELECT DISTINCT g.partition_id, g.key_digest FROM unnest(parts, digests) AS g (partition_id, key_digest)
-            ) AS g
-            CROSS JOIN LATERAL (
-                SELECT w.partition_id, w.sequence, w.waiting_id
-                FROM queue_keys AS w
-                WHERE w.subscription_id = owner_id AND w.partition_id = g.partition_id AND w.key_digest = g.key_digest
-                ORDER BY w.sequence, w.waiting_id
-                LIMIT 1
-            ) AS n
-        ) AS n
-        WHERE k.subscription_id = owner_id AND k.partition_id = n.partition_id AND k.sequence = n.sequence
-          AND k.waiting_id = n.waiting_id AND k.state <> 'first'
-        RETURNING k.partition_id, k.sequence, k.waiting_id
-    )
+        WHERE k.subscription_id = owner_id AND k.partition_id = ended.partition_id AND k.sequence = next.sequence
+          AND k.waiting_id = next.waiting_id AND k.state <> 'first';
+        IF FOUND THEN
+            brought_parts := brought_parts || ended.partition_id;
+            sequences := sequences || next.sequence;
+            copies := copies || NULLIF(next.waiting_id, 0);
+        END IF;
+    END LOOP;
     INSERT INTO queue_ranges (subscription_id, partition_id, first_sequence, last_sequence, waiting_id)
-    SELECT owner_id, b.partition_id, b.sequence, b.sequence, NULLIF(b.waiting_id, 0)
-    FROM brought AS b
-    ORDER BY b.partition_id, b.sequence
+    SELECT owner_id, b.partition_id, b.sequence, b.sequence, b.waiting_id
+    FROM unnest(brought_parts, sequences, copies) AS b (partition_id, sequence, waiting_id)
+    ORDER BY b.partition_id, b.sequence;
+END
 $$;
 
 -- name: finish_keys

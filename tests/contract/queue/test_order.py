@@ -308,7 +308,7 @@ MUTANTS = {
         "mysql": ("events_behind", [("k.state IN ('behind', 'unsure')", "FALSE")]),
     },
     "their end": {
-        "postgres": ("acknowledge", [("""IF queue."order" = 'key' THEN""", "IF false THEN")]),
+        "postgres": ("acknowledge", [("""IF ended."order" = 'key' THEN""", "IF false THEN")]),
         "mysql": ("acknowledge", [("IF kept_order = 'key' THEN", "IF FALSE THEN")]),
     },
     "a dead one": {

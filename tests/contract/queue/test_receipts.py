@@ -138,6 +138,23 @@ def test_one_bad_receipt_refuses_all_or_itself(own: Connection) -> None:
     assert queue.statistics(own, QUEUE).in_flight == 1
 
 
+def test_receipts_of_several_claims_end_whole_and_in_part(own: Connection) -> None:
+    """In any order; of each claim all events, some or none."""
+    filled(own, 12)
+    batches = [receive(own, 4, visibility_seconds=100) for _ in range(3)]
+    foreign = replace(batches[2][1].receipt, claim=batches[0][0].receipt.claim)
+    mixed = [batches[2][0].receipt, foreign, *receipts(batches[2][2:])]
+    with pytest.raises(StaleReceipt):
+        queue.acknowledge(own, QUEUE, mixed)
+    given = receipts(reversed(batches[0])) + receipts(batches[1][1:3])
+    assert queue.acknowledge(own, QUEUE, given) == [True] * 6
+    pass_time(own, 200)
+    left: list[str] = []
+    while found := receive(own, 50):
+        left += texts(found)
+    assert sorted(left, key=int) == ["5", "8", "9", "10", "11", "12"]
+
+
 def test_extend_hides_longer_and_renews_the_receipt(own: Connection) -> None:
     """C-T5, first half."""
     filled(own, 5)
@@ -298,7 +315,7 @@ MUTANTS = {
             (f"{_MINE}\n", _MINE.replace("AND r.token = given", "\n"))]),
     },
     "its queue": {
-        "postgres": ("acknowledge", [("AND r.subscription_id = queue.subscription_id", "")]),
+        "postgres": ("acknowledge", [("AND r.subscription_id = s.id", "")]),
         "mysql": ("finish_plain", [
             (f"{_MINE} AND", _MINE.replace("r.subscription_id = owner_id", "true") + " AND"),
             (f"{_MINE}\n", _MINE.replace("r.subscription_id = owner_id", "true") + "\n")]),

@@ -1,0 +1,136 @@
+"""The plain receive and acknowledgement, which look at less: they refuse what the others refuse.
+
+On PostgreSQL they are a few queries with all guards in them.  A receive is plain while no turn of
+the dealer is due, and the ranges are as long as what is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from penstock import database, subscriptions
+from penstock.errors import InvalidArgument, SubscriptionNotFound, WrongIsolation
+from penstock.subscriptions import queue
+from penstock.topics import rights
+from tests.contract.databases import ContractDatabase
+from tests.contract.queue.test_receive import REPEATABLE, call_receive
+from tests.contract.tenants import as_login, tenants_of
+from tests.kit.log import Connection
+from tests.kit.queue import QUEUE, count, filled, mutated, pass_time_of, receipts, texts
+
+
+def dealt(own: Connection) -> list[queue.Delivery]:
+    """Two events are in hand, 18 are dealt by two, and no turn of the dealer is due for long."""
+    filled(own, 20, visibility_seconds=1000)
+    held = queue.receive(own, QUEUE, 2)
+    pass_time_of(own, "queue_turns", -3000)
+    return held
+
+
+def test_it_goes_on_while_no_turn_is_due(db: ContractDatabase, own: Connection) -> None:
+    """No turn is taken, each event comes once, and each batch ends by its one row."""
+    held = dealt(own)
+    turns = count(own, "queue_turns")
+    for _ in range(5):
+        found = queue.receive(own, QUEUE, 2)
+        queue.acknowledge(own, QUEUE, receipts(found))
+        held += found
+    assert texts(held) == [str(number) for number in range(1, 13)]
+    assert count(own, "queue_turns") == turns
+    assert queue.statistics(own, QUEUE).in_flight == 2
+
+
+def pause(db: ContractDatabase, own: Connection) -> None:
+    """Nothing comes while the queue is paused."""
+    held = dealt(own)
+    subscriptions.pause(own, QUEUE)
+    assert queue.receive(own, QUEUE, 2) == []
+    queue.acknowledge(own, QUEUE, receipts(held))
+    subscriptions.resume(own, QUEUE)
+    assert texts(queue.receive(own, QUEUE, 2)) == ["3", "4"]
+
+
+def isolation(db: ContractDatabase, own: Connection) -> None:
+    """A snapshot that is older than a lock sees what was claimed before."""
+    held = dealt(own)
+    with closing(db.connect(autocommit=False)) as other:
+        database.execute(other, REPEATABLE[database.dialect_of(own)])
+        other.commit()
+        for call in (
+            lambda: call_receive(other),
+            lambda: queue.acknowledge(other, QUEUE, receipts(held)),
+        ):
+            with pytest.raises(WrongIsolation):
+                call()
+            other.rollback()
+
+
+def times(db: ContractDatabase, own: Connection) -> None:
+    """A time that cannot be, of a call whose ranges are there."""
+    dealt(own)
+    for wrong in (-1, 43_201):
+        with pytest.raises(InvalidArgument):
+            queue.receive(own, QUEUE, 2, visibility_seconds=wrong)
+
+
+def right_to(verb: str, other: str) -> Callable[[ContractDatabase, Connection], None]:
+    """A login with the other right does not learn that there is a queue."""
+
+    def scenario(db: ContractDatabase, own: Connection) -> None:
+        held = dealt(own)
+        with tenants_of(db) as tenants:
+            tenants.install()
+            login = tenants.login("consumer")
+            rights.grant_namespace(own, "tests", login, other)
+            with as_login(tenants, login) as mine, pytest.raises(SubscriptionNotFound):
+                if verb == "receive":
+                    queue.receive(mine, QUEUE, 2)
+                else:
+                    queue.acknowledge(mine, QUEUE, receipts(held))
+            rights.grant_namespace(own, "tests", login, verb)
+            with as_login(tenants, login) as mine:
+                assert len(queue.receive(mine, QUEUE, 2)) == 2 if verb == "receive" else True
+
+    return scenario
+
+
+SCENARIOS = {
+    "pause": pause,
+    "isolation": isolation,
+    "times": times,
+    "the right to receive": right_to("receive", "acknowledge"),
+    "the right to acknowledge": right_to("acknowledge", "receive"),
+}
+_ISOLATION = "AND current_setting('transaction_isolation') = 'read committed'"
+_RIGHT = "AND (NOT EXISTS (SELECT FROM namespace_grants) OR may_use(s.id, '{}'))"
+_TIMES = "AND COALESCE(receive.visibility_seconds, q.visibility_seconds) BETWEEN 0 AND 43200"
+#: Guards of the plain calls on PostgreSQL: function and text.
+MUTANTS = {
+    "pause": ("receive", "AND s.paused_at IS NULL"),
+    "isolation": ("receive", _ISOLATION),
+    "times": ("receive", _TIMES),
+    "the right to receive": ("receive", _RIGHT.format("receive")),
+    "the right to acknowledge": ("acknowledge", _RIGHT.format("acknowledge")),
+}
+
+
+@pytest.mark.parametrize("guard", SCENARIOS)
+def test_it_refuses_what_the_others_refuse(
+    db: ContractDatabase, own: Connection, guard: str
+) -> None:
+    SCENARIOS[guard](db, own)
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+@pytest.mark.parametrize("guard", MUTANTS)
+def test_without_a_guard_it_does_not(db: ContractDatabase, own: Connection, guard: str) -> None:
+    """Mutants: each guard taken out of the query."""
+    function, text = MUTANTS[guard]
+    change: dict[str, Any] = {"postgres": (function, [(text, "")])}
+    mutated(db, change)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        SCENARIOS[guard](db, own)
