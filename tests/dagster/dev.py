@@ -56,7 +56,7 @@ query Status($id: String!) { partitionBackfillOrError(backfillId: $id) {
 """
 PARTITIONS = """
 query Partitions($asset: [String!]!) { assetNodeOrError(assetKey: {path: $asset}) {
-  ... on AssetNode { partitionStats { numMaterialized numFailed } } } }
+  ... on AssetNode { partitionStats { numMaterialized numMaterializing numFailed } } } }
 """
 CHECKS = """
 query Checks($asset: [String!]!) { assetNodeOrError(assetKey: {path: $asset}) { ... on AssetNode {
@@ -149,10 +149,15 @@ class Dev:
             assert time.monotonic() < deadline, self.said()
             time.sleep(2)
         assert found["status"] == "COMPLETED_SUCCESS", self.said()
-        stats: dict[str, int] = self.ask(PARTITIONS, asset=asset)["assetNodeOrError"][
-            "partitionStats"
-        ]
-        return stats
+        while True:
+            stats: dict[str, int] = self.ask(PARTITIONS, asset=asset)["assetNodeOrError"][
+                "partitionStats"
+            ]
+            if not stats["numMaterializing"]:
+                return stats
+            # What the automation has asked for meanwhile is under way.
+            assert time.monotonic() < deadline, stats
+            time.sleep(2)
 
     def checked(self, asset: list[str]) -> dict[str, str]:
         """How each check of an asset has ended for its last materialization."""

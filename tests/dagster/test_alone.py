@@ -248,7 +248,7 @@ def fifty_hours(dev: Dev, connection: Connection) -> None:
     assert len(hours) == HOURS
     archive = ["penstock", "shop_returns", "archive"]
     stats = dev.backfilled(archive, hours)
-    assert stats["numFailed"] == 0 and stats["numMaterialized"] >= HOURS
+    assert stats["numFailed"] == 0 and stats["numMaterialized"] >= HOURS, stats
     assert set(dev.checked(archive).values()) == {"SUCCEEDED"}
     assert {each.targets for each in log_epochs(connection, RETURNS)} == {("local",)}
 
