@@ -68,6 +68,7 @@ def _one_of_three_is_lost(db: ContractDatabase, own: Connection) -> QueueConsume
     )
     with running(consumer):
         wait_until(lambda: len(consumer.settler.outcomes) == 3, "they are done")
+        wait_until(lambda: consumer.stats.hand_outs == 5, "and it receives no more")
         pass_time(own, 31)
         (other,) = receive(own)
         assert other.event.sequence < 4
