@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 ASKED_SHARE = 0.2
 #: The pause after a heartbeat that found the consumer's row locked.
 LOCKED_SECONDS = 0.2
+#: A check-in joins so often at most.
+MOST_JOINS = 3
 
 
 class LeaseKeeper(Keeper):
@@ -316,27 +318,37 @@ class LeaseKeeper(Keeper):
         if (lease.history, lease.position) >= (known.history, known.position):
             self._known[lease.partition_id] = lease
 
+    def _joined_and_checked_in(self, connection: Connection, *, fresh: bool) -> list[Lease]:
+        """Check in; who is not a member joins.
+
+        A process that is frozen after it has joined may not be a member any more when it wakes.
+        """
+        for _ in range(MOST_JOINS):
+            try:
+                return stream.check_in(connection, self.member, fresh=fresh)
+            except UnknownConsumer:
+                self._join(connection)
+        return stream.check_in(connection, self.member, fresh=fresh)
+
+    def _join(self, connection: Connection) -> None:
+        self._forget_all()
+        self._member = stream.join(
+            connection,
+            self.subscription,
+            self.consumer,
+            self._weight,
+            topics=self._topics,
+            known=list(self._known.values()),
+        )
+        self.joins += 1
+
     def _check_in(self, connection: Connection, *, fresh: bool) -> None:
         if self._left:
             return
         if self._doubtful:
             self._require_known(connection)
         begun, before = self._clock(), dict(self._known)
-        try:
-            held = stream.check_in(connection, self.member, fresh=fresh)
-        except UnknownConsumer:
-            self._forget_all()
-            known = list(self._known.values())
-            self._member = stream.join(
-                connection,
-                self.subscription,
-                self.consumer,
-                self._weight,
-                topics=self._topics,
-                known=known,
-            )
-            self.joins += 1
-            held = stream.check_in(connection, self._member, fresh=fresh)
+        held = self._joined_and_checked_in(connection, fresh=fresh)
         back = self._went_back(before, held)
         if back:
             self.doubt()

@@ -90,6 +90,27 @@ def test_a_collected_consumer_joins_again_with_another_epoch(
     assert holders(connection) == {}
 
 
+def test_one_that_is_collected_before_its_first_check_in_joins_again(
+    connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is frozen as soon as it has joined.  Guard: the loop over MOST_JOINS."""
+    filled(connection)
+    join = stream.join
+    frozen = iter([True])
+
+    def join_and_freeze(*given: Any, **more: Any) -> stream.Membership:
+        member = join(*given, **more)
+        if next(frozen, False):
+            end_lease(connection, "a")
+            connection.execute("SELECT penstock.sweep()")
+        return member
+
+    monkeypatch.setattr(stream, "join", join_and_freeze)
+    with LeaseKeeper(database_url, SUBSCRIPTION, consumer="a") as keeper:
+        assert keeper.joins == 2
+        assert len(keeper.leases()) == 1
+
+
 def test_a_lost_connection_is_opened_again(connection: Connection, database_url: str) -> None:
     """Guard: any error closes the connection, and the next check-in opens one."""
     filled(connection)
