@@ -53,6 +53,12 @@ ARCHIVE_CONDITION = (
     & ~dg.AutomationCondition.any_deps_missing()
 ).with_label("sealed and not archived")
 
+#: Of an asset that automation asks for, Dagster makes the checks of its own op, and the other ones
+#: (`readable`, `schema_drift`) only if a check of the asset has a condition.
+WITH_ITS_ASSET = dg.AutomationCondition.any_deps_match(
+    dg.AutomationCondition.will_be_requested()
+).with_label("with its asset")
+
 
 def build(catalogue: Catalogue) -> list[Any]:
     """`sealed` for each topic, and `archive` for those that the policy file archives."""
@@ -217,6 +223,7 @@ def _copies_verified(key: dg.AssetKey) -> dg.AssetCheckSpec:
         COPIES_VERIFIED,
         asset=key,
         blocking=True,
+        automation_condition=WITH_ITS_ASSET,
         description="Every log epoch of the hour has as many copies as its policy asks for, each "
         "read back and found to be what was sealed.",
     )

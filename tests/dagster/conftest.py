@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,6 +124,29 @@ class House:
     def due(self, key: dg.AssetKey, at: dt.datetime) -> set[str]:
         """The partitions of an asset for which automation asks for a run at a time."""
         return set(self.conditions(at).get_requested_partitions(key) - {None})  # type: ignore[arg-type]
+
+    def runs_asked_for(self, at: dt.datetime) -> list[dg.RunRequest]:
+        """The runs for which the daemon would ask at a time, after `conditions`."""
+        # Not exported by `dagster`.
+        from dagster._core.definitions.automation_tick_evaluation_context import (
+            AutomationTickEvaluationContext,
+        )
+
+        sensor: Any = self.defs.resolve_sensor_def("automation")
+        asked, _, _ = AutomationTickEvaluationContext(
+            evaluation_id=1,
+            instance=self.instance,
+            asset_graph=self.defs.resolve_asset_graph(),
+            cursor=self.automation,
+            materialize_run_tags={},
+            observe_run_tags={},
+            auto_observe_asset_keys=None,
+            asset_selection=sensor.asset_selection,
+            logger=logging.getLogger(__name__),
+            emit_backfills=sensor.emit_backfills,
+            evaluation_time=at,
+        ).evaluate()
+        return list(asked)
 
     def hours(self) -> list[str]:
         """The hours in which something was sealed, as partitions."""

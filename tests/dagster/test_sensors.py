@@ -439,6 +439,20 @@ def test_automation_archives_what_is_sealed_and_only_that(house: House) -> None:
     assert house.due(ARCHIVE, at(15)) == {hour}
 
 
+def test_a_run_of_the_automation_makes_all_checks(house: House) -> None:
+    """Guard: the condition of `copies_verified`; without it Dagster takes that check only."""
+    sealed(house)
+    (hour,) = house.hours()
+    house.conditions(at(1))
+    (asked,) = house.runs_asked_for(at(5))
+    assert (asked.asset_selection, asked.partition_key) == ([ARCHIVE], hour)
+    assert {each.name for each in asked.asset_check_keys or ()} == {
+        "copies_verified",
+        "readable",
+        "schema_drift",
+    }
+
+
 def report(house: House, key: dg.AssetKey, partition: str) -> None:
     """A materialization without a run."""
     house.instance.report_runless_asset_event(dg.AssetMaterialization(key, partition=partition))
