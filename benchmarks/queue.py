@@ -33,6 +33,9 @@ from penstock.subscriptions.queue import Receipt, Verdict
 BATCH_SIZE = 500
 #: Events of a run: by 500, by 10, one by one.  On MySQL and MariaDB a run has fewer.
 WORK = {BATCH_SIZE: 50_000, 100: 20_000, 10: 20_000, 1: 5_000}
+#: Many workers get so many times as many: each session plans its first calls, and a worker that
+#: runs for a day does so once.
+MORE_OF_MANY = 4
 WORK_OF_MYSQL = 20_000
 #: How many handlers a worker has whose handlers do nothing.
 HANDLERS = (1, 16)
@@ -89,7 +92,7 @@ def _beside_pgmq(bench: Any, settings: Settings) -> Iterator[Case | Gap]:
     except PeerMissing as error:
         yield Gap("pgmq", str(error))
     for workers, size, aim in BESIDE_PGMQ:
-        rows = settings.amount(WORK[size])
+        rows = settings.amount(WORK[size] * (MORE_OF_MANY if workers > 1 else 1))
         name = f"queue_{size}" if workers == 1 else f"queue_{size}_workers_{workers}"
         ours = Working(bench, _filled(bench, rows), rows, size, workers)
         if peer is None:
@@ -100,7 +103,7 @@ def _beside_pgmq(bench: Any, settings: Settings) -> Iterator[Case | Gap]:
 
 
 def _on_one_partition(bench: Bench, settings: Settings) -> Case:
-    rows = settings.amount(WORK[10])
+    rows = settings.amount(WORK[10] * MORE_OF_MANY)
     topic = _filled(bench, rows, partitions=1)
     many, few = (Working(bench, topic, rows, 10, workers) for workers in (64, 16))
     return Case("queue_10_workers_64", rows, 10, many, few, "16 workers, one partition", NO_SLOWER)

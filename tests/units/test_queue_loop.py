@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import penstock
-from penstock import queue
+from penstock import database, queue
 from penstock.consumer.executors import Outcome
 from penstock.consumer.queue_backlog import Backlog
 from penstock.consumer.queue_consumer import QueueConsumer
@@ -64,6 +66,16 @@ class Script:
     def unfinished(self) -> int:
         """As the queue knows it."""
         return queue.statistics(self.own, QUEUE).size
+
+    @contextmanager
+    def handed_over(self) -> Iterator[database.Connection]:
+        """At work by hand, with the first events received and given to open handlers."""
+        self.open.set()
+        consumer = self.consumer
+        with consumer.at_work(), consumer.open() as connection, consumer.session(connection):
+            consumer._receive(connection)
+            consumer._hand_over()
+            yield connection
 
     def waits(self, events: int) -> None:
         """Until so many are done and wait to be acknowledged, for as long as the clock stands."""
@@ -230,11 +242,8 @@ def test_it_is_the_handler_that_is_measured() -> None:
 def test_what_has_ended_is_not_given_up() -> None:
     """Guard: abandon looks whether it has ended.  Its outcome counts, though nobody took it yet."""
     script = Script(1, concurrency=1)
-    script.open.set()
     consumer = script.consumer
-    with consumer.at_work(), consumer.open() as connection, consumer.session(connection):
-        consumer._receive(connection)
-        consumer._hand_over()
+    with script.handed_over():
         (unit,) = consumer.executor.under_way
         wait_until(lambda: unit.ended is not None, "it ends")
         assert not consumer.executor.abandon(unit)
@@ -298,11 +307,8 @@ def test_each_event_has_a_context_of_its_own_and_the_event_loop_goes_on() -> Non
 def test_a_settler_keeps_what_it_could_not_tell() -> None:
     """An outage in between: the outcomes stay, and the count of what is not told with them."""
     script = Script(2, concurrency=1)
-    script.open.set()
     consumer = script.consumer
-    with consumer.at_work(), consumer.open() as connection, consumer.session(connection):
-        consumer._receive(connection)
-        consumer._hand_over()
+    with script.handed_over() as connection:
         wait_until(lambda: consumer.backlog._untold == 2, "both are done")
         consumer._collect()
         with pytest.raises(InvalidArgument, match="not a database connection"):
