@@ -120,6 +120,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "test_receive": {
         "test_delayed_events_come_in_the_order_of_their_times": MUTANT,
         "test_the_plain_case_leaves_no_row": SQL,
+        "test_the_next_look_comes_when_a_delayed_event_is_due": SQL,
         "test_bad_calls_are_refused": ISOLATION,
         "test_without_the_token_an_event_is_handed_out_twice": MUTANT,
         "test_without_the_alone_rule_neighbours_die_too": MUTANT,

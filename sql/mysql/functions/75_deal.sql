@@ -54,6 +54,22 @@ BEGIN
     RETURN found IS NOT NULL;
 END;
 
+-- name: rest_after
+-- When somebody has to look at a queue again, after a look that took so many microseconds: after a tenth of a second,
+-- or sooner if a delayed event is due then. Looks take a twentieth of the time at most, and wait five seconds at most.
+CREATE FUNCTION rest_after(owner_id BIGINT, spent BIGINT) RETURNS DATETIME(6)
+READS SQL DATA
+BEGIN
+    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    DECLARE latest DATETIME(6) DEFAULT UTC_TIMESTAMP(6) + INTERVAL 100000 MICROSECOND;
+    DECLARE next_due DATETIME(6);
+    SELECT MIN(w.due_at) INTO next_due
+    FROM queue_waiting AS w
+    WHERE w.subscription_id = owner_id AND w.due_at > present;
+    RETURN GREATEST(
+        present + INTERVAL LEAST(20 * spent, 5000000) MICROSECOND, LEAST(latest, COALESCE(next_due, latest)));
+END;
+
 -- name: turn_queue
 -- Does what all receivers of a queue need once: brings expired claims and due events back, finds the first free range,
 -- deals new ranges, and moves the positions. turned is false when another session is doing it. wanted_size is what the
@@ -62,6 +78,7 @@ CREATE PROCEDURE turn_queue(owner_id BIGINT, wanted_size INT, OUT turned BOOLEAN
 turn: BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     DECLARE begun DATETIME(6) DEFAULT SYSDATE(6);
+    DECLARE rest DATETIME(6);
     DECLARE held, floor_id, last_id, seen_floor, seen_free, events, free_events, room, brought BIGINT;
     DECLARE most INT;
     DECLARE kept_order VARCHAR(10);
@@ -101,12 +118,12 @@ turn: BEGIN
     CALL deal(owner_id, wanted_size, kept_order, room, last_id);
     IF is_due THEN
         CALL move_floors(owner_id, seen_floor);
+        SET rest = rest_after(owner_id, TIMESTAMPDIFF(MICROSECOND, begun, SYSDATE(6)));
     END IF;
     UPDATE queue_turns AS t
     SET t.floor_id = seen_floor, t.free_id = seen_free, t.last_id = last_id,
         t.range_size = IF(kept_order = 'key', 1, wanted_size),
-        t.rest_until = IF(is_due, UTC_TIMESTAMP(6) + INTERVAL LEAST(GREATEST(
-            100000, 20 * TIMESTAMPDIFF(MICROSECOND, begun, SYSDATE(6))), 5000000) MICROSECOND, t.rest_until)
+        t.rest_until = COALESCE(rest, t.rest_until)
     WHERE t.subscription_id = owner_id;
 END;
 

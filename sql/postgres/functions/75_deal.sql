@@ -124,12 +124,25 @@ BEGIN
     END IF;
     INSERT INTO queue_turns (subscription_id, floor_id, free_id, last_id, range_size, rest_until)
     SELECT queue.subscription_id, seen.floor_id, seen.free_id, c.last_value - (NOT c.is_called)::integer,
-           turn_queue.range_size, CASE WHEN is_due
-               THEN clock_timestamp() + GREATEST(interval '100 milliseconds', 20 * (clock_timestamp() - begun))
+           turn_queue.range_size, CASE WHEN is_due THEN rest_after(queue.subscription_id, begun)
                ELSE last.rest_until END
     FROM queue_ranges_id AS c;
     RETURN true;
 END
+$$;
+
+-- name: rest_after
+-- When somebody has to look at a queue again, after a look that began at begun: after a tenth of a second, or sooner if
+-- a delayed event is due then. Looks take a twentieth of the time at most.
+CREATE OR REPLACE FUNCTION rest_after(owner_id bigint, begun timestamptz) RETURNS timestamptz
+LANGUAGE sql VOLATILE AS $$
+    SELECT GREATEST(n.now + 20 * (n.now - begun), LEAST(n.now + interval '100 milliseconds', (
+        SELECT w.due_at
+        FROM queue_waiting AS w
+        WHERE w.subscription_id = owner_id AND w.due_at > n.now
+        ORDER BY w.due_at
+        LIMIT 1)))
+    FROM clock_timestamp() AS n (now)
 $$;
 
 -- name: end_claims

@@ -32,6 +32,7 @@ from tests.kit.queue import (
     pass_time,
     receipts,
     receive,
+    rows,
     texts,
 )
 
@@ -114,6 +115,34 @@ def test_a_long_hidden_event_hides_no_other(own: Connection) -> None:
     pass_time(own, 500)
     assert set(texts(receive(own, 3)) + texts(receive(own, 3))) == {"2", "3"}
     queue.acknowledge(own, QUEUE, [long.receipt])
+
+
+#: A delayed event is due in a twentieth of a second; the rest after a look that took no time.
+DUE_SOON = {
+    "postgres": (
+        "UPDATE penstock.queue_waiting SET due_at = clock_timestamp() + interval '50 milliseconds'",
+        "SELECT penstock.rest_after(subscription_id, clock_timestamp()) - due_at"
+        " FROM penstock.queue_waiting",
+    ),
+    "mysql": (
+        "UPDATE penstock.queue_waiting SET due_at = UTC_TIMESTAMP(6) + INTERVAL 50000 MICROSECOND",
+        "SELECT TIMEDIFF(penstock.rest_after(subscription_id, 0), due_at)"
+        " FROM penstock.queue_waiting",
+    ),
+}
+
+
+def test_the_next_look_comes_when_a_delayed_event_is_due(own: Connection) -> None:
+    """Guard: due_at in rest_after; without it every look rests for a tenth of a second."""
+    filled(own, 1)
+    (given,) = receive(own)
+    queue.reject(own, QUEUE, [given.receipt], delay_seconds=500)
+    update, rest = DUE_SOON[database.dialect_of(own)]
+    rested = set()
+    for _ in range(200):  # it has become due already where 50 ms pass between the two
+        database.execute(own, update)
+        rested.add(rows(own, rest)[0][0])
+    assert timedelta(0) in rested
 
 
 def test_the_oldest_come_first_in_batches_of_any_size(own: Connection) -> None:
