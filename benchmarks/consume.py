@@ -20,6 +20,14 @@ ROWS = {"postgres": 300_000, "mysql": 100_000, "mariadb": 100_000}
 BATCH_SIZE = 500
 AHEAD = 2 * BATCH_SIZE * PARTITIONS  # while one batch of a partition is handled, the next is read
 AIM = Aim(value=80_000)
+#: How many tuples of three columns are read at once where nothing is made of them.
+TUPLES = 16_000
+AIM_OF_TUPLES = Aim(value=250_000)
+
+_TUPLES = """
+SELECT partition_id, sequence, payload
+FROM penstock.poll(%s, %s, %s::bigint[], %s::bigint[], %s::bigint[], %s)
+"""
 
 
 def cases(bench: Bench, settings: Settings) -> Iterator[Case]:
@@ -51,6 +59,9 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Case]:
         "consume_class", count, BATCH_SIZE, WithConsumer(bench, topic, count), peer,
         "a cursor row", aim,
     )  # fmt: skip
+    if bench.engine == "postgres":
+        tuples = WithTuples(bench, topic, count)
+        yield Case("consume_tuples", count, TUPLES, tuples, aim=AIM_OF_TUPLES)
 
 
 class Consuming:
@@ -92,6 +103,33 @@ class Consuming:
                 stream.heartbeat(connection, member)
                 heartbeat_due = perf_counter() + member.heartbeat_seconds
         return handled
+
+
+class WithTuples(Consuming):
+    """The same by SQL and of three columns, in large batches, without a record of an event."""
+
+    def work(self, member: stream.Membership, leases: dict[int, Lease]) -> int:
+        """Read until nothing is left.  Returns how many events."""
+        connection = self._bench.connection
+        handled = 0
+        while rows := self._poll(member, list(leases.values())):
+            ends = {partition_id: sequence for partition_id, sequence, _ in rows}
+            done = [(leases[each], sequence) for each, sequence in ends.items()]
+            stream.commit(connection, member, done)
+            handled += len(rows)
+            for lease, position in done:
+                leases[lease.partition_id] = replace(lease, position=position)
+        return handled
+
+    def _poll(self, member: stream.Membership, held: list[Lease]) -> list[tuple[int, int, bytes]]:
+        ids, epochs, after = (
+            [getattr(each, name) for each in held]
+            for name in ("partition_id", "lease_epoch", "position")
+        )
+        binds = (member.subscription, member.consumer, ids, epochs, after, TUPLES)
+        connection = self._bench.connection
+        found: list[Any] = connection.execute(_TUPLES, binds, binary=True).fetchall()
+        return found
 
 
 class WithConsumer(Consuming):

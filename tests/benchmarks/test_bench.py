@@ -53,6 +53,8 @@ LATENCY = [
 ]  # fmt: skip
 #: On PostgreSQL alone: nobody else can wake a sequencer.
 WOKEN = ["latency_woken_p50", "latency_woken_p99"]
+#: What comes last on PostgreSQL, and nowhere else.
+ON_POSTGRES = {"latency": WOKEN, "consume": ["consume_tuples"]}
 #: What is measured beside the peer, and what beside ourselves.
 QUEUE_BESIDE_PEER = [
     "queue_500", "queue_100", "queue_10", "queue_500_workers_16", "queue_10_workers_16",
@@ -101,7 +103,7 @@ ALONE = {
     "sequence", *IDLE, *NAMES["load"], "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO,
     *(set(CONTROL_PLANE) - {"control_plane_ticks", "control_plane_tick_processor"}),
     *PILED_UP.values(), *LATENCY, *WOKEN, *QUEUE_BESIDE_PEER, *QUEUE_HANDLERS, "queue_delayed_p50",
-    "spark_stream", "spark_stream_p50", "spark_archive", "spark_archive_processor",
+    "consume_tuples", "spark_stream", "spark_stream_p50", "spark_archive", "spark_archive_processor",
     "cold_start", "cold_start_processor",
 }  # fmt: skip
 FIELDS = [
@@ -175,8 +177,8 @@ def test_each_group_runs(bench: Bench, group: str, monkeypatch: pytest.MonkeyPat
         names = QUEUE_OF_MYSQL
     if group == "held":
         names.append(PILED_UP.get(bench.engine, IN_UNDO))
-    if (group, bench.engine) == ("latency", "postgres"):
-        names += WOKEN
+    if bench.engine == "postgres":
+        names += ON_POSTGRES.get(group, [])
     assert [each.name for each in figures] == names
     for each in figures:
         assert each.rows > 0
