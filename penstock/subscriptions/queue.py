@@ -25,7 +25,7 @@ from penstock.database import sessions
 from penstock.database.steps import Steps, asked
 from penstock.errors import InvalidArgument, MalformedReceipt
 from penstock.records import Event, as_time, as_uuid
-from penstock.subscriptions.dead_letters import redrive as redrive
+from penstock.subscriptions.dead_letters import reason_text, redrive as redrive
 from penstock.subscriptions.verdicts import (
     AGAIN as AGAIN,
     DISCARD as DISCARD,
@@ -161,7 +161,12 @@ def subscribe(
 
 def configure(connection: Any, subscription: str, **settings: float | str) -> None:
     """Set some of the settings of a queue: the fields of :class:`QueueSettings`."""
-    given = json.dumps(settings)
+    try:
+        given = json.dumps(settings, allow_nan=False)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"a queue cannot have the settings {settings}", hint="use numbers, and order=key"
+        ) from None
     database.call(connection, "configure_queue", subscription=subscription, settings=given)
 
 
@@ -235,7 +240,7 @@ def reject(
 
     Without ``delay_seconds`` the pause is the queue's backoff, longer with each failure.
     """
-    more = {"reason": reason.replace("\0", ""), "delay_seconds": delay_seconds}
+    more = {"reason": reason_text(reason), "delay_seconds": delay_seconds}
     return _settle(connection, "reject", subscription, receipts, partly, **more)
 
 

@@ -248,6 +248,7 @@ BEGIN
     SET owner_id = (SELECT q.subscription_id FROM queues AS q WHERE q.subscription_id = owner_id FOR UPDATE);
     CALL queue_counts(owner_id, ready, in_flight, waits);
     DELETE r FROM queue_ranges AS r WHERE r.subscription_id = owner_id;
+    CALL record_copies(owner_id);
     DELETE w FROM queue_waiting AS w WHERE w.subscription_id = owner_id;
     DELETE k FROM queue_keys AS k WHERE k.subscription_id = owner_id;
     OPEN parts;
@@ -272,6 +273,28 @@ BEGIN
     SELECT ready + in_flight + waits AS size;
     DO LAST_INSERT_ID(id_before);
     CALL end_call();
+END;
+
+-- name: record_copies
+-- Records the events out of the window that a purge is about to throw away and that its record of the log would not
+-- have: the position has passed them.
+CREATE PROCEDURE record_copies(owner_id BIGINT)
+BEGIN
+    INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence, purged_by)
+    SELECT owner_id, n.partition_id, MIN(n.sequence), MAX(n.sequence), user_part(USER())
+    FROM (
+        SELECT w.partition_id, w.sequence, w.sequence - CAST(DENSE_RANK() OVER (
+                   PARTITION BY w.partition_id ORDER BY w.sequence) AS SIGNED) AS island
+        FROM (
+            SELECT l.partition_id, current_position(owner_id, l.partition_id) AS position
+            FROM leases AS l
+            WHERE l.subscription_id = owner_id
+            LIMIT 1000000
+        ) AS s
+        STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (queue_waiting_place)
+            ON w.subscription_id = owner_id AND w.partition_id = s.partition_id AND w.sequence <= s.position
+    ) AS n
+    GROUP BY n.partition_id, n.island;
 END;
 
 -- name: queue_counts

@@ -133,10 +133,11 @@ $$;
 
 -- name: rest_after
 -- When somebody has to look at a queue again, after a look that began at begun: after a tenth of a second, or sooner if
--- a delayed event is due then. Looks take a twentieth of the time at most.
+-- a delayed event is due then. Looks take a twentieth of the time at most, and wait five seconds at most, because one
+-- that had to wait for somebody would keep what is due from everybody for long.
 CREATE OR REPLACE FUNCTION rest_after(owner_id bigint, begun timestamptz) RETURNS timestamptz
 LANGUAGE sql VOLATILE AS $$
-    SELECT GREATEST(n.now + 20 * (n.now - begun), LEAST(n.now + interval '100 milliseconds', (
+    SELECT GREATEST(n.now + LEAST(20 * (n.now - begun), interval '5 seconds'), LEAST(n.now + interval '100 milliseconds', (
         SELECT w.due_at
         FROM queue_waiting AS w
         WHERE w.subscription_id = owner_id AND w.due_at > n.now

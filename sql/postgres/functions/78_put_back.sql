@@ -176,6 +176,7 @@ BEGIN
     PERFORM FROM leases AS l WHERE l.subscription_id = queue.subscription_id ORDER BY l.partition_id FOR NO KEY UPDATE;
     SELECT c.ready + c.in_flight + c.delayed INTO size FROM queue_counts(queue.subscription_id) AS c;
     DELETE FROM queue_ranges AS r WHERE r.subscription_id = queue.subscription_id;
+    PERFORM record_copies(queue.subscription_id);
     DELETE FROM queue_waiting AS w WHERE w.subscription_id = queue.subscription_id;
     DELETE FROM queue_keys AS k WHERE k.subscription_id = queue.subscription_id;
     -- What was put back, or came to its turn, while the first DELETE waited. Who has it locked may wait for us.
@@ -196,6 +197,26 @@ BEGIN
     FROM ended AS e;
     RETURN size;
 END
+$$;
+
+-- name: record_copies
+-- Records the events out of the window that a purge is about to throw away and that its record of the log would not
+-- have: the position has passed them.
+CREATE OR REPLACE FUNCTION record_copies(owner_id bigint) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence)
+    SELECT owner_id, n.partition_id, min(n.sequence), max(n.sequence)
+    FROM (
+        SELECT w.partition_id, w.sequence,
+               w.sequence - dense_rank() OVER (PARTITION BY w.partition_id ORDER BY w.sequence) AS island
+        FROM leases AS l
+        CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS position) AS stands
+        JOIN queue_waiting AS w
+            ON w.subscription_id = l.subscription_id AND w.partition_id = l.partition_id
+            AND w.sequence <= stands.position
+        WHERE l.subscription_id = owner_id
+    ) AS n
+    GROUP BY n.partition_id, n.island
 $$;
 
 -- name: queue_counts

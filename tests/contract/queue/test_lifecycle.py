@@ -297,6 +297,36 @@ def test_a_purge_leaves_a_record_and_the_dead_letters(own: Connection) -> None:
     assert texts(receive(own)) == ["11"]
 
 
+def _purged_copies(own: Connection) -> list[tuple[int, int]]:
+    """What a purge records of events that wait for a retry, which the position has passed."""
+    filled(own, 5)
+    held = receipts(receive(own, 5))
+    queue.reject(own, QUEUE, [held[1], held[2], held[4]], delay_seconds=1000)
+    queue.acknowledge(own, QUEUE, [held[0], held[3]])
+    assert (receive(own), _position(own), queue.purge(own, QUEUE)) == ([], 5, 3)
+    return [
+        (int(first), int(last))
+        for first, last in rows(
+            own, "SELECT first_sequence, last_sequence FROM penstock.queue_purges ORDER BY 1"
+        )
+    ]
+
+
+def test_a_purge_records_what_waits(own: Connection) -> None:
+    """D5: no event is skipped without a row."""
+    assert _purged_copies(own) == [(2, 3), (5, 5)]
+
+
+@pytest.mark.long_on("mysql", "mariadb")
+def test_without_the_record_nobody_knows(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: only what the position has not passed is recorded."""
+    mutated(db, {
+        "postgres": ("purge", [("PERFORM record_copies(queue.subscription_id);", "")]),
+        "mysql": ("purge", [("CALL record_copies(owner_id);", "")]),
+    })  # fmt: skip
+    assert _purged_copies(own) == []
+
+
 def test_a_look_hands_nothing_out(own: Connection) -> None:
     filled(own, 5)
     held = receive(own, 2, visibility_seconds=1000)
