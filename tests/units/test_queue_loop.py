@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
+import pymysql
 import pytest
 
 import penstock
@@ -454,3 +456,31 @@ def test_a_suspect_waits_with_its_claim_for_its_turn() -> None:
     suspect.lost = True
     backlog.drop_lost()
     assert len(backlog) == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.DeadlockDetected(), psycopg.errors.QueryCanceled(),
+        pymysql.err.OperationalError(1213, "Deadlock found"),
+        pymysql.err.OperationalError(1205, "Lock wait timeout exceeded"),
+    ],
+)  # fmt: skip
+def test_a_worker_outlives_a_call_that_was_rolled_back(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deadlock, or a wait that took too long.  Guard: goes_on_after."""
+    script = Script(2, concurrency=1)
+    script.open.set()
+    real, told = queue.acknowledge, list[int]()
+
+    def failing(connection: Any, name: str, receipts: Any, **options: Any) -> list[bool]:
+        told.append(len(receipts))
+        if len(told) == 1:
+            raise error
+        return real(connection, name, receipts, **options)
+
+    monkeypatch.setattr(queue, "acknowledge", failing)
+    with running(script.consumer):
+        wait_until(lambda: not script.unfinished, "both are finished")
+    assert (script.begun, script.consumer.stats.events) == (["1", "2"], 2)

@@ -85,7 +85,7 @@ $$;
 -- name: state_of
 -- What peek says of a range in the window.
 CREATE OR REPLACE FUNCTION state_of(token uuid, deadline timestamptz) RETURNS text
-LANGUAGE sql VOLATILE AS $$
+LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN state_of.token IS NOT NULL AND state_of.deadline > clock_timestamp() THEN 'in_flight'
                 ELSE 'ready' END
 $$;
