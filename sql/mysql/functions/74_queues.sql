@@ -160,6 +160,7 @@ END;
 CREATE PROCEDURE forget_doomed(readers JSON)
 BEGIN
     DECLARE reader, range_id, waiting BIGINT;
+    DECLARE is_left BOOLEAN;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE queue_ids CURSOR FOR
         SELECT q.subscription_id
@@ -179,16 +180,22 @@ BEGIN
             LEAVE each_queue;
         END IF;
         SET reader = (SELECT q.subscription_id FROM queues AS q WHERE q.subscription_id = reader FOR UPDATE);
-        OPEN ranges;
-        each_range: LOOP
-            FETCH ranges INTO range_id;
-            IF done THEN
-                LEAVE each_range;
-            END IF;
-            DELETE r FROM queue_ranges AS r WHERE r.subscription_id = reader AND r.id = range_id;
-        END LOOP;
-        CLOSE ranges;
-        SET done = FALSE;
+        -- A worker that had a claim locked may have put its events back: they show from his COMMIT on.
+        REPEAT
+            OPEN ranges;
+            each_range: LOOP
+                FETCH ranges INTO range_id;
+                IF done THEN
+                    LEAVE each_range;
+                END IF;
+                DELETE r FROM queue_ranges AS r WHERE r.subscription_id = reader AND r.id = range_id;
+            END LOOP;
+            CLOSE ranges;
+            SET done = FALSE;
+            SELECT EXISTS (
+                SELECT r.id FROM queue_ranges AS r JOIN doomed_partitions AS p ON p.id = r.partition_id
+                WHERE r.subscription_id = reader) INTO is_left;
+        UNTIL NOT is_left END REPEAT;
         OPEN copies;
         each_copy: LOOP
             FETCH copies INTO waiting;
