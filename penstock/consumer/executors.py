@@ -97,7 +97,7 @@ class Outcome(Generic[U, B]):
 class Executor(ABC, Generic[U, B]):
     """Runs up to so many units at once."""
 
-    #: What a handler raises that has not handled it.  Also SystemExit: it does not end the consumer.
+    #: What a handler raises that has not handled it.  SystemExit does not end the consumer.
     _failures: tuple[type[BaseException], ...] = (Exception, SystemExit)
 
     def __init__(

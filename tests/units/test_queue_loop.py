@@ -413,9 +413,13 @@ def _beside_a_suspect() -> int:
     def handle(delivery: QueueDelivery) -> None:
         if delivery.deliveries != 3:
             return
-        for _ in range(2):
-            before = script.consumer.stats.last_round
-            wait_until(lambda: script.consumer.stats.last_round > before, "a round is over")  # noqa: B023
+        seen: set[float] = set()
+
+        def is_over() -> bool:
+            seen.add(script.consumer.stats.last_round)
+            return len(seen) > 2
+
+        wait_until(is_over, "two rounds are over")
         beside.append(queue.statistics(script.database.connect(), QUEUE).in_flight)
 
     script.use(handle)

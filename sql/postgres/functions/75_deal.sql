@@ -137,12 +137,14 @@ $$;
 -- that had to wait for somebody would keep what is due from everybody for long.
 CREATE OR REPLACE FUNCTION rest_after(owner_id bigint, begun timestamptz) RETURNS timestamptz
 LANGUAGE sql VOLATILE AS $$
-    SELECT GREATEST(n.now + LEAST(20 * (n.now - begun), interval '5 seconds'), LEAST(n.now + interval '100 milliseconds', (
-        SELECT w.due_at
-        FROM queue_waiting AS w
-        WHERE w.subscription_id = owner_id AND w.due_at > n.now
-        ORDER BY w.due_at
-        LIMIT 1)))
+    SELECT GREATEST(
+        n.now + LEAST(20 * (n.now - begun), interval '5 seconds'),
+        LEAST(n.now + interval '100 milliseconds', (
+            SELECT w.due_at
+            FROM queue_waiting AS w
+            WHERE w.subscription_id = owner_id AND w.due_at > n.now
+            ORDER BY w.due_at
+            LIMIT 1)))
     FROM clock_timestamp() AS n (now)
 $$;
 

@@ -138,7 +138,8 @@ SCENARIOS = {
     "the right to acknowledge": right_to("acknowledge", "receive"),
 }
 _ARRAYS = (
-    "AND (cardinality(first_sequences), cardinality(last_sequences), cardinality(tokens)) = (1, 1, 1)"
+    "AND (cardinality(first_sequences), cardinality(last_sequences), cardinality(tokens))"
+    " = (1, 1, 1)"
 )
 _ISOLATION = "AND current_setting('transaction_isolation') = 'read committed'"
 _RIGHT = "AND (NOT EXISTS (SELECT FROM namespace_grants) OR may_use(s.id, '{}'))"
