@@ -337,6 +337,15 @@ Entry = tuple[int, int, int, UUID]
 
 def _entries(receipts: Sequence[Receipt], *, whole: bool) -> tuple[list[Entry], list[int]]:
     """Receipts of one claim that follow each other as one entry, and the entry of each receipt."""
+    try:
+        return _grouped(receipts, whole=whole)
+    except (AttributeError, TypeError):
+        raise MalformedReceipt(
+            "what was given is no receipt", hint="Receipt.parse makes one of a text"
+        ) from None
+
+
+def _grouped(receipts: Sequence[Receipt], *, whole: bool) -> tuple[list[Entry], list[int]]:
     batch = _as_batch(receipts) if whole else None
     if batch is not None:
         return [batch], [0] * len(receipts)
