@@ -89,7 +89,9 @@ def times(db: ContractDatabase, own: Connection) -> None:
     dealt(own)
     for wrong in (-1, 43_201):
         with pytest.raises(InvalidArgument):
-            queue.receive(own, QUEUE, 2, visibility_seconds=wrong)
+            database.call(
+                own, "receive", subscription=QUEUE, max_events=2, visibility_seconds=wrong
+            )
 
 
 def right_to(verb: str, other: str) -> Callable[[ContractDatabase, Connection], None]:
