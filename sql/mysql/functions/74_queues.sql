@@ -91,7 +91,7 @@ BEGIN
     END IF;
     SELECT MAX(LEFT(g.setting, 60)) INTO bad
     FROM JSON_TABLE(JSON_KEYS(settings), '$[*]' COLUMNS (setting VARCHAR(100) PATH '$')) AS g
-    LEFT JOIN queue_bounds AS b ON b.setting = g.setting
+    LEFT JOIN queue_bounds AS b ON CAST(b.setting AS BINARY) = CAST(g.setting AS BINARY)
     WHERE CAST(g.setting AS BINARY) <> 'order' AND (
         b.setting IS NULL
         OR JSON_TYPE(JSON_EXTRACT(settings, CONCAT('$.', b.setting))) NOT IN ('INTEGER', 'DOUBLE', 'DECIMAL')
@@ -100,7 +100,7 @@ BEGIN
     SET wanted = LEFT(JSON_UNQUOTE(JSON_EXTRACT(settings, '$.order')), 60);
     IF bad IS NOT NULL THEN
         CALL refuse('PS006', CONCAT('the setting ', bad, ' of a queue cannot have this value, or there is none'));
-    ELSEIF wanted NOT IN ('none', 'key') THEN
+    ELSEIF CAST(wanted AS BINARY) NOT IN ('none', 'key') THEN
         CALL refuse('PS006', CONCAT('there is no order ', wanted, ': use none or key'));
     END IF;
     UPDATE queues AS q
