@@ -118,7 +118,7 @@ def right_to(verb: str, other: str) -> Callable[[ContractDatabase, Connection], 
 def arrays(db: ContractDatabase, own: Connection) -> None:
     """What is named beside the one entry is not passed over."""
     (held, *_) = dealt(own)
-    given = {
+    given: dict[str, list[Any]] = {
         "claims": [held.receipt.claim],
         "first_sequences": [1],
         "last_sequences": [2],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import subscriptions
+from penstock import database, subscriptions
 from penstock.cli.queues import counted_queues
 from penstock.consumer.queue_consumer import QueueConsumer
 from penstock.consumer.worker import QueueWorker
@@ -123,7 +123,7 @@ def test_one_that_is_deleted_meanwhile_is_left_out(
     finally:
         watch.close()
     assert [each["queue"] for each in counted_queues(own)] == [QUEUE]
-    monkeypatch.setattr(doctored, "call", _ghostly(doctored.call))
+    monkeypatch.setattr(doctored, "call", _ghostly(database.call))
     queue.configure(own, QUEUE, max_in_flight=1)
     receive(own, 1)
     assert [each.check for each in examine_queues(own, Limits())] == ["queue_full"]
