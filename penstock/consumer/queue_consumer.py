@@ -93,7 +93,7 @@ class QueueConsumer(Rounds):
         together = options.acknowledge_every_events
         self.backlog = Backlog(options.clock, together=together)
         self.executor = self._new_executor(handled)
-        self.settler = Settler(subscription, self.stats, together=together)
+        self.settler = Settler(subscription, self.stats, options.clock, together=together)
         self._pause = FIRST_PAUSE_SECONDS
         #: How long a handler takes in the mean; None before the first has ended.
         self._mean: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.consumer.delivery import HandlerTimedOut
@@ -24,12 +25,15 @@ log = logging.getLogger(__name__)
 class Settler:
     """Acknowledges, rejects and releases.  An outcome stays until the database has answered.
 
-    ``together`` is how many outcomes at most wait for each other.
+    ``together`` is how many outcomes at most wait for each other, ``clock`` that of the units.
     """
 
-    def __init__(self, subscription: str, stats: LoopStats, *, together: int) -> None:
+    def __init__(
+        self, subscription: str, stats: LoopStats, clock: Callable[[], float], *, together: int
+    ) -> None:
         self._subscription = subscription
         self._stats = stats
+        self._clock = clock
         self._together = together
         self.outcomes: list[Outcome[InHand, Claim]] = []
         #: When the database has to be told at the latest.
@@ -101,9 +105,18 @@ class Settler:
             self._subscription,
             [unit.receipt],
             reason=verdict.reason,
-            delay_seconds=verdict.delay_seconds,
+            delay_seconds=self._rest_of(verdict.delay_seconds, unit),
             partly=True,
         )
+
+    def _rest_of(self, delay: float | None, unit: InHand) -> float | None:
+        """What is left of a delay, which began when the handler said so.
+
+        Each failure is told by a call of its own, so the last one of many is told much later.
+        """
+        if delay is None or unit.ended is None:
+            return delay
+        return max(0.0, delay - (self._clock() - unit.ended))
 
 
 def is_done(outcome: Outcome[InHand, Claim]) -> bool:

@@ -320,7 +320,24 @@ def test_a_settler_keeps_what_it_could_not_tell() -> None:
         assert (len(consumer.settler.outcomes), consumer.backlog._untold) == (2, 2)
         consumer._settle(connection)
         assert (len(consumer.settler.outcomes), consumer.backlog._untold) == (0, 0)
-    assert not Settler(QUEUE, LoopStats(), together=3).is_due(1e9)
+    assert not Settler(QUEUE, LoopStats(), lambda: 0.0, together=3).is_due(1e9)
+
+
+def test_a_delay_begins_when_the_handler_says_so() -> None:
+    """Guard: Settler._rest_of; without it the delay begins when the database is told."""
+    script = Script(1, concurrency=1)
+    script.use(lambda _: queue.again(30.0))
+    consumer = script.consumer
+    with script.handed_over() as connection:
+        (unit,) = consumer.executor.under_way
+        wait_until(lambda: unit.ended is not None, "it ends")
+        script.now += 20.0
+        consumer._collect()
+        consumer._settle(connection)
+    pass_time(script.own, 9.0)
+    assert queue.receive(script.own, QUEUE) == []
+    pass_time(script.own, 1.5)
+    assert len(queue.receive(script.own, QUEUE)) == 1
 
 
 def test_options_have_bounds() -> None:

@@ -56,18 +56,19 @@ END;
 
 -- name: rest_after
 -- When somebody has to look at a queue again, after a look that took so many microseconds: after a tenth of a second,
--- or sooner if a delayed event is due then. Looks take a twentieth of the time at most, and wait five seconds at most.
+-- and so that looks take a twentieth of the time, but within five seconds. When a delayed event is due sooner, then, so
+-- that looks take a sixth of it.
 CREATE FUNCTION rest_after(owner_id BIGINT, spent BIGINT) RETURNS DATETIME(6)
 READS SQL DATA
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
-    DECLARE latest DATETIME(6) DEFAULT UTC_TIMESTAMP(6) + INTERVAL 100000 MICROSECOND;
+    DECLARE latest DATETIME(6)
+        DEFAULT UTC_TIMESTAMP(6) + INTERVAL LEAST(GREATEST(100000, 20 * spent), 5000000) MICROSECOND;
     DECLARE next_due DATETIME(6);
     SELECT MIN(w.due_at) INTO next_due
     FROM queue_waiting AS w
     WHERE w.subscription_id = owner_id AND w.due_at > present;
-    RETURN GREATEST(
-        present + INTERVAL LEAST(20 * spent, 5000000) MICROSECOND, LEAST(latest, COALESCE(next_due, latest)));
+    RETURN LEAST(latest, GREATEST(present + INTERVAL 5 * spent MICROSECOND, COALESCE(next_due, latest)));
 END;
 
 -- name: turn_queue

@@ -371,7 +371,7 @@ SLOW_TURN = {
     )]),
 }  # fmt: skip
 UNBOUNDED = {
-    "postgres": ("rest_after", [(", interval '5 seconds')", ", interval '1 day')")]),
+    "postgres": ("rest_after", [("interval '5 seconds'", "interval '1 day'")]),
     "mysql": ("rest_after", [(", 5000000)", ", 86400000000)")]),
 }
 REST = {
