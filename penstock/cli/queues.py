@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ from penstock import database, subscriptions
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
 from penstock.cli.starts import START
 from penstock.cli.transactions import own_transaction
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, SubscriptionNotFound
 from penstock.subscriptions import queue
 
 app = typer.Typer(
@@ -55,12 +56,7 @@ def configure(name: Name, setting: Set = None) -> None:
 def list_(output: Output = Format.table) -> None:
     """Show the queues and how many events each has, by state."""
     with database.connect() as connection:
-        names = [
-            each.name
-            for each in subscriptions.list_subscriptions(connection)
-            if each.mode == "queue"
-        ]
-        found = [_counted(connection, name) for name in names]
+        found = counted_queues(connection)
     show(found, output)
 
 
@@ -151,6 +147,16 @@ def redrive(
     with own_transaction() as connection:
         count = queue.redrive(connection, name, ids or None)
     _answer(name, "redriven", count, output)
+
+
+def counted_queues(connection: Any, name: str | None = None) -> list[dict[str, Any]]:
+    """How many events each queue has, by state.  One that is deleted meanwhile is left out."""
+    found: list[dict[str, Any]] = []
+    for each in subscriptions.list_subscriptions(connection):
+        if each.mode == "queue" and name in (None, each.name):
+            with suppress(SubscriptionNotFound):
+                found.append(_counted(connection, each.name))
+    return found
 
 
 def _counted(connection: Any, name: str) -> dict[str, Any]:

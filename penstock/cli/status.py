@@ -8,11 +8,12 @@ import typer
 
 from penstock import database, subscriptions
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
+from penstock.cli.queues import counted_queues
 from penstock.database import config, migrate
 from penstock.doctor.findings import behind, duration
 from penstock.errors import PermissionDenied
 from penstock.log.sequencer_state import SequencerState, Sequencing, sequencer_state
-from penstock.subscriptions import dead_letters, queue
+from penstock.subscriptions import dead_letters
 from penstock.topics import names
 
 #: In the order in which they are shown.
@@ -43,7 +44,7 @@ def status(
             "consumers": _rows(subscriptions.members(connection, subscription)),
             "statistics": _rows(subscriptions.statistics(connection, subscription)),
         }
-        found["queues"] = _queues(connection, subscription)
+        found["queues"] = counted_queues(connection, subscription)
         try:
             found["dead_letters"] = _rows(dead_letters.counts(connection, subscription))
             skips = subscriptions.skips(connection, subscription)
@@ -67,15 +68,6 @@ def status(
         if title in found:
             say(f"\n{title.replace('_', ' ')}:")
             show(found[title], output)
-
-
-def _queues(connection: Any, name: str | None) -> list[dict[str, Any]]:
-    """How many events each queue has, by state."""
-    return [
-        {"queue": each.name, **as_dict(queue.statistics(connection, each.name))}
-        for each in subscriptions.list_subscriptions(connection)
-        if each.mode == "queue" and name in (None, each.name)
-    ]
 
 
 def _of_sequencer(found: SequencerState) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from typing import Annotated
 
@@ -47,6 +48,12 @@ def work(
     _DELIVERIES are in its environment. Exit code 0 finishes the event, 75 asks for it again after
     its backoff, 65 discards it, and any other is a failure.
     """
+
+    if shutil.which(command[0]) is None:
+        # As a failure of each event it would make a dead letter of each.
+        raise InvalidArgument(
+            f"there is no command {command[0]!r}", hint="give one that is in PATH, or its path"
+        )
 
     def handle(delivery: QueueDelivery) -> Verdict | None:
         return _run(command, delivery, seconds)

@@ -97,6 +97,9 @@ class Outcome(Generic[U, B]):
 class Executor(ABC, Generic[U, B]):
     """Runs up to so many units at once."""
 
+    #: What a handler raises that has not handled it.  SystemExit does not end the consumer.
+    _failures: tuple[type[BaseException], ...] = (Exception, SystemExit)
+
     def __init__(
         self,
         handling: Handling,
@@ -246,7 +249,7 @@ class Executor(ABC, Generic[U, B]):
                     unit.began = self._clock()
                     if self._is_over(unit, until):
                         break
-        except (Exception, SystemExit) as error:  # a handler that exits has not handled it
+        except self._failures as error:
             return failed(unit, batch, error)
         return Outcome(unit, batch)
 
@@ -271,6 +274,9 @@ class InlineExecutor(Executor[U, B]):
 
 class ThreadExecutor(Executor[U, B]):
     """Threads, each with a connection that opens when a handler first asks for one."""
+
+    #: All: nobody would hear of a thread that has ended, and its unit would be under way for ever.
+    _failures = (BaseException,)
 
     def __init__(self, *given: Any, connect: Callable[[], Connection], **options: Any) -> None:
         super().__init__(*given, **options)

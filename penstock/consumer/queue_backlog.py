@@ -19,7 +19,8 @@ from penstock.consumer.queue_settling import is_done
 class Backlog:
     """Hands out the oldest first; not what is near its end, and not too much ahead of the database.
 
-    ``together`` is how many finished events are acknowledged in one call.
+    ``together`` is how many finished events are acknowledged in one call.  A suspect is handled
+    alone: only the consumer takes it, when it has nothing else in hand.
     """
 
     def __init__(self, clock: Callable[[], float], *, together: int) -> None:
@@ -42,10 +43,13 @@ class Backlog:
         with self._lock:
             self._units.extend(units)
 
-    def take(self) -> InHand | None:
-        """The next event to begin; None when there is none, or none may be begun now."""
+    def take(self, *, alone: bool = False) -> InHand | None:
+        """The next event to begin; None when there is none, or none may be begun now.
+
+        ``alone``: nothing else is in hand.
+        """
         with self._lock:
-            return self._take()
+            return self._take() if alone or self._suspect() is None else None
 
     def after_one(
         self, outcome: Outcome[InHand, Claim], *, is_last: bool
@@ -53,7 +57,7 @@ class Backlog:
         """As :class:`penstock.consumer.executors.Supply` says."""
         with self._lock:
             self._untold += 1
-            following = None if is_last else self._take()
+            following = None if is_last or self._suspect() is not None else self._take()
             is_enough = self._untold in (1, self._together) or len(self._units) == self.low
             return following, following is None or is_enough or not is_done(outcome)
 
@@ -63,12 +67,33 @@ class Backlog:
             self._untold += events
 
     def take_late(self) -> list[InHand]:
-        """Those that nobody may begin any more, because their claims are near their end."""
+        """Those that nobody may begin any more, because their claims are near their end.
+
+        A suspect waits on: others would give it back too, and it would never come to its turn.
+        """
         late: list[InHand] = []
         with self._lock:
             while self._units and self._is_late(self._units[0]):
+                if self._suspect() is not None:
+                    break
                 late.append(self._units.popleft())
         return late
+
+    def suspect(self) -> InHand | None:
+        """What comes next, if that is handled alone."""
+        with self._lock:
+            return self._suspect()
+
+    def drop_lost(self) -> None:
+        """Forget a suspect that another worker has got while it waited here."""
+        with self._lock:
+            if self._units and self._units[0].lost:
+                self._units.popleft()
+
+    def has_suspect(self) -> bool:
+        """Whether one waits.  It came last, because the consumer then receives no more."""
+        with self._lock:
+            return bool(self._units) and self._units[-1].is_suspect
 
     def take_all(self) -> list[InHand]:
         """All of them."""
@@ -87,6 +112,9 @@ class Backlog:
         if not self._units or self._untold >= 2 * self._together - 1:
             return None
         return None if self._is_late(self._units[0]) else self._units.popleft()
+
+    def _suspect(self) -> InHand | None:
+        return self._units[0] if self._units and self._units[0].is_suspect else None
 
     def _is_late(self, unit: InHand) -> bool:
         return unit.until - self.spare_seconds <= self._clock()

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock import database
 from penstock.consumer.delivery import HandlerFailed, HandlerTimedOut
 from penstock.consumer.executors import Executor, Outcome, ThreadExecutor
 from penstock.consumer.handler import Handling, is_coroutine_function, wrapped
@@ -49,6 +50,8 @@ AHEAD_SECONDS = 1.0
 AHEAD_SHARE = 0.25
 #: A claim is extended when this share of its time is left, and given back when nobody began it.
 EXTEND_SHARE = 0.5
+#: From so many deliveries on of which no worker has said anything, an event is handled alone.
+SUSPECT_DELIVERIES = 2
 #: How long the acknowledgement of an event waits for those of others.
 TOGETHER_SECONDS = 0.005
 #: The first pause after a look that found nothing; each one is twice as long.
@@ -130,6 +133,10 @@ class QueueConsumer(Rounds):
         assert isinstance(self.executor, TaskExecutor)
         self.executor.loop = loop
 
+    def goes_on_after(self, error: Exception) -> bool:
+        """Also after a deadlock or a wait that took too long: what is in hand stays in hand."""
+        return super().goes_on_after(error) or database.is_passing(error)
+
     def gauges(self) -> dict[str, float]:
         """How many events it has in hand."""
         return {"queue_in_hand": float(self._in_hand)}
@@ -203,7 +210,8 @@ class QueueConsumer(Rounds):
 
     def _settle(self, connection: Connection) -> int:
         """Tell the database what has ended, if that is due: when nothing else is in hand, too."""
-        is_idle = not len(self.backlog) and not self.executor.under_way
+        is_idle = not len(self.backlog) or self.backlog.suspect() is not None
+        is_idle = is_idle and not self.executor.under_way
         if not is_idle and not self.settler.is_due(self._clock()):
             return 0
         before = len(self.settler.outcomes)
@@ -222,7 +230,12 @@ class QueueConsumer(Rounds):
         return min(most, int(seconds * per_second))
 
     def _room(self) -> int:
-        """How many more events to receive; 0 until half of what is received ahead is gone."""
+        """How many more events to receive; 0 until half of what is received ahead is gone.
+
+        None beside a suspect: they would be in hand when it ends the worker.
+        """
+        if self._has_suspect():
+            return 0
         ahead = self._ahead()
         missing = self.executor.free + ahead - len(self.backlog)
         idle = self.executor.free > len(self.backlog)
@@ -242,7 +255,10 @@ class QueueConsumer(Rounds):
         self.stats.expirations += sum(each.deliveries > each.failures + 1 for each in found)
         until = begun + self._visibility
         self.backlog.low = (self._ahead() - 1) // 2
-        self.backlog.extend(InHand(each, each.receipt, until) for each in found)
+        self.backlog.extend(
+            InHand(each, each.receipt, until, each.deliveries > each.failures + SUSPECT_DELIVERIES)
+            for each in found
+        )
         if found:
             self._pause = FIRST_PAUSE_SECONDS
         else:
@@ -252,10 +268,15 @@ class QueueConsumer(Rounds):
     def _hand_over(self) -> None:
         """Give the next events to handlers that have none.  The others take theirs themselves."""
         while self.executor.free and not self.is_stopping():
-            unit = self.backlog.take()
+            alone = not self.executor.under_way and not self.settler.outcomes
+            unit = self.backlog.take(alone=alone)
             if unit is None:
                 break
             self.executor.submit(unit)
+
+    def _has_suspect(self) -> bool:
+        under_way = any(each.is_suspect for each in self.executor.under_way)
+        return under_way or self.backlog.has_suspect()
 
     # -- claims ---------------------------------------------------------------------------------
 
@@ -263,13 +284,16 @@ class QueueConsumer(Rounds):
         """Extend the claims of handlers that take long, and give back what nobody has begun."""
         self._put_back(connection, self.backlog.take_late())
         soon = self._clock() + self._visibility * EXTEND_SHARE
+        suspect = self.backlog.suspect()
+        kept = [*self.executor.under_way, *([] if suspect is None else [suspect])]
         due = [
             each
-            for each in self.executor.under_way
+            for each in kept
             if each.until <= soon and not each.in_use and not each.lost and each.ended is None
         ]
         if due:
             self._extend(connection, due)
+            self.backlog.drop_lost()
 
     def _extend(self, connection: Connection, due: list[InHand]) -> None:
         """Extend claims together; where one of them is lost, one by one."""
@@ -315,7 +339,11 @@ class QueueConsumer(Rounds):
     # -- handlers that take too long ------------------------------------------------------------
 
     def _give_up_overdue(self, connection: Connection) -> None:
-        """Reject the event of each handler that hangs.  Its thread cannot be ended."""
+        """Reject the event of each handler that hangs.  Its thread cannot be ended.
+
+        The event that such a handler has in a transaction is locked, and nobody waits for that: it
+        comes again when its time is over, if the transaction does not finish it.
+        """
         if self._overdue_seconds is None:
             return
         latest = self._clock() - self._overdue_seconds

@@ -36,6 +36,8 @@ class InHand:
     receipt: Receipt
     #: Others may get it from then on, by the consumer's clock.
     until: float
+    #: It was handed out before, and its workers said nothing of it: it may be what ends them.
+    is_suspect: bool = False
     done: int = 0
     began: float = math.inf
     ended: float | None = None

@@ -94,7 +94,8 @@ class Settler:
             self._stats.timeouts += isinstance(error, HandlerTimedOut)
             log.error("handler failed at %s", _place(unit), exc_info=error)
             verdict = again(reason=f"{type(error).__name__}: {error}")
-        if outcome.batch.acknowledged or isinstance(error, StaleReceipt):
+        is_locked = unit.abandoned and unit.in_use > 0
+        if outcome.batch.acknowledged or is_locked or isinstance(error, StaleReceipt):
             return
         if outcome.disturbed or (error is None and verdict.kind != AGAIN.kind):
             queue.release(connection, self._subscription, [unit.receipt], partly=True)

@@ -207,11 +207,13 @@ class TaskExecutor(Executor[U, B]):
         except _LoopWasBlocked as late:
             log.warning("%s", late)
             return Outcome(unit, batch)  # its events that are not done come again
-        except (Exception, SystemExit) as error:
-            return failed(unit, batch, error)
         except asyncio.CancelledError:
             # The application cancelled it: the event comes again.
             return Outcome(unit, batch, HandlerTimedOut("the handler was cancelled"))
+        except KeyboardInterrupt:
+            raise  # Ctrl-C, which Python raises in whatever runs just then
+        except BaseException as error:
+            return failed(unit, batch, error)
 
     async def _handle_async(self, unit: U, batch: B) -> None:
         call = self.handling.call

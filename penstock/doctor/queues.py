@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from penstock.database import call
 from penstock.doctor.findings import Finding, Limits, duration, more, shell, warning
-from penstock.errors import NotMigrated, PermissionDenied
+from penstock.errors import NotMigrated, PermissionDenied, SubscriptionNotFound
 
 #: The columns of `peek` that are named here.
 _STATE, _UNTIL, _DELIVERIES, _, _TOPIC, _PARTITION, _SEQUENCE = range(7)
@@ -19,8 +20,9 @@ def examine_queues(connection: Any, limits: Limits) -> list[Finding]:
     try:
         names = [row[0] for row in call(connection, "list_subscriptions") if row[1] == "queue"]
         for name in names:
-            for each in _of_queue(connection, name, limits):
-                found.setdefault(each.check, []).append(each)
+            with suppress(SubscriptionNotFound):  # it was deleted meanwhile
+                for each in _of_queue(connection, name, limits):
+                    found.setdefault(each.check, []).append(each)
     except (NotMigrated, PermissionDenied):
         return []
     return [

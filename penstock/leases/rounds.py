@@ -101,11 +101,16 @@ class Rounds(ABC):
                 try:
                     self._work(stop)
                 except Exception as error:
-                    if not _is_lost(error):
+                    if not self.goes_on_after(error):
                         raise
                     self._outages += 1
                     self.stats.failed(error)
                     stop.wait(backoff(self._outages))
+
+    def goes_on_after(self, error: Exception) -> bool:
+        """Whether the loop goes on after an error, on another connection."""
+        away = CoordinationUnavailable | DatabaseUnavailable | ConnectionLost
+        return isinstance(error, away) or database.is_unavailable(error)
 
     def gauges(self) -> dict[str, float]:
         """What it has in hand, by metric name."""
@@ -179,8 +184,3 @@ class Rounds(ABC):
                     self.rest()
         finally:
             self._ear = None
-
-
-def _is_lost(error: BaseException) -> bool:
-    away = CoordinationUnavailable | DatabaseUnavailable | ConnectionLost
-    return isinstance(error, away) or database.is_unavailable(error)

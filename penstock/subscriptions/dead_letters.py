@@ -168,7 +168,7 @@ def begin_attempt(
         **_lease(member, lease),
         sequence=sequence,
         uncounted=uncounted,
-        reason=_text(reason),
+        reason=reason_text(reason),
     )
     return int(rows[0][0])
 
@@ -196,7 +196,7 @@ def give_up(
         "give_up",
         **_lease(member, lease),
         sequence=sequence,
-        reason=_text(reason),
+        reason=reason_text(reason),
         attempts=attempts,
         park=park,
     )
@@ -316,7 +316,7 @@ def fail_redriven(connection: Any, member: Membership, letter: Redriven, reason:
         "fail_redriven",
         **_lease(member, letter.lease),
         letter_id=letter.letter_id,
-        reason=_text(reason),
+        reason=reason_text(reason),
     )
 
 
@@ -417,7 +417,7 @@ def _ids(letter_ids: Iterable[int]) -> list[int]:
     return ids
 
 
-def _text(reason: str) -> str:
+def reason_text(reason: str) -> str:
     """At most 2,000 characters of the reason, without zero bytes, which PostgreSQL cannot store."""
     return reason.replace("\0", "\ufffd").encode(errors="replace").decode()[:2_000]
 

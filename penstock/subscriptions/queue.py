@@ -25,7 +25,7 @@ from penstock.database import sessions
 from penstock.database.steps import Steps, asked
 from penstock.errors import InvalidArgument, MalformedReceipt
 from penstock.records import Event, as_time, as_uuid
-from penstock.subscriptions.dead_letters import redrive as redrive
+from penstock.subscriptions.dead_letters import reason_text, redrive as redrive
 from penstock.subscriptions.verdicts import (
     AGAIN as AGAIN,
     DISCARD as DISCARD,
@@ -33,8 +33,13 @@ from penstock.subscriptions.verdicts import (
     Verdict as Verdict,
     again as again,
 )
+from penstock.topics.validation import Range
 
 _HIGHEST = 2**63 - 1
+#: What a call may ask for.  The database checks it too, where a number can reach it.
+_EVENTS = Range(1, 1_000, is_whole=True)
+_CLAIM = Range(0, 43_200)
+_DELAY = Range(0, 31_536_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +166,12 @@ def subscribe(
 
 def configure(connection: Any, subscription: str, **settings: float | str) -> None:
     """Set some of the settings of a queue: the fields of :class:`QueueSettings`."""
-    given = json.dumps(settings)
+    try:
+        given = json.dumps(settings, allow_nan=False)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"a queue cannot have the settings {settings}", hint="use numbers, and order=key"
+        ) from None
     database.call(connection, "configure_queue", subscription=subscription, settings=given)
 
 
@@ -188,6 +198,9 @@ def receive(
             "receive inside a transaction would be forgotten with it",
             hint="call it on a connection that commits by itself, outside of any transaction",
         )
+    _EVENTS.require("max_events", max_events)
+    if visibility_seconds is not None:
+        _CLAIM.require("visibility_seconds", visibility_seconds)
     rows = database.call(
         connection,
         "receive",
@@ -235,7 +248,9 @@ def reject(
 
     Without ``delay_seconds`` the pause is the queue's backoff, longer with each failure.
     """
-    more = {"reason": reason.replace("\0", ""), "delay_seconds": delay_seconds}
+    if delay_seconds is not None:
+        _DELAY.require("delay_seconds", delay_seconds)
+    more = {"reason": reason_text(reason), "delay_seconds": delay_seconds}
     return _settle(connection, "reject", subscription, receipts, partly, **more)
 
 
@@ -252,6 +267,9 @@ def extend(
     0 seconds put them back, and the delivery counts; then there are no new receipts.  ``body``, for
     one event, is what later deliveries have as payload.  The log keeps what was published.
     """
+    _CLAIM.require("visibility_seconds", visibility_seconds)
+    if body is not None and not isinstance(body, bytes | bytearray | memoryview):
+        raise InvalidArgument(f"the body is a {type(body).__name__}", hint="encode it to bytes")
     given = list(receipts)
     if not given:
         return []
@@ -274,6 +292,7 @@ def purge(connection: Any, subscription: str) -> int:
 
 def peek(connection: Any, subscription: str, max_events: int = 10) -> list[Peeked]:
     """The next events of a queue, without handing them out."""
+    _EVENTS.require("max_events", max_events)
     rows = database.call(connection, "peek", subscription=subscription, max_events=max_events)
     return [
         Peeked(_event(row[4:]), row[0], None if row[1] is None else as_time(row[1]), *row[2:4])
@@ -318,6 +337,15 @@ Entry = tuple[int, int, int, UUID]
 
 def _entries(receipts: Sequence[Receipt], *, whole: bool) -> tuple[list[Entry], list[int]]:
     """Receipts of one claim that follow each other as one entry, and the entry of each receipt."""
+    try:
+        return _grouped(receipts, whole=whole)
+    except (AttributeError, TypeError):
+        raise MalformedReceipt(
+            "what was given is no receipt", hint="Receipt.parse makes one of a text"
+        ) from None
+
+
+def _grouped(receipts: Sequence[Receipt], *, whole: bool) -> tuple[list[Entry], list[int]]:
     batch = _as_batch(receipts) if whole else None
     if batch is not None:
         return [batch], [0] * len(receipts)

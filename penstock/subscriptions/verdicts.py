@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.errors import InvalidArgument
+from penstock.topics.validation import Range
+
+_DELAY = Range(0, 31_536_000)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -12,6 +17,15 @@ class Verdict:
     kind: str
     delay_seconds: float | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        # Here, because the handler learns of it; later it would end the worker.
+        if self.delay_seconds is not None:
+            _DELAY.require("delay_seconds", self.delay_seconds)
+        if not isinstance(self.reason, str):
+            raise InvalidArgument(
+                f"the reason of a verdict is a {type(self.reason).__name__}", hint="give a text"
+            )
 
 
 #: It is finished.  A handler that returns nothing says the same.

@@ -10,7 +10,7 @@ from typing import Any
 from penstock import subscriptions
 from penstock.database import call
 from penstock.driver_errors import errno_of
-from penstock.errors import NotMigrated, PermissionDenied
+from penstock.errors import NotMigrated, PermissionDenied, SubscriptionNotFound
 from penstock.log import LogStatus
 from penstock.subscriptions import dead_letters, queue
 from penstock.upkeep.metrics import MOST_SUBSCRIPTIONS, Figures, labels_of
@@ -45,13 +45,20 @@ def _of_queues(connection: Any, served: Sequence[str] | None) -> Figures:
             if each.mode == "queue" and (served is None or each.name in served)
         ]
         for name in names[:MOST_SUBSCRIPTIONS]:
-            counted = queue.statistics(connection, name)
-            ages = [each.lag_seconds for each in subscriptions.lag(connection, name)]
-            found["queue_ready", name] = float(counted.ready)
-            found["queue_in_flight", name] = float(counted.in_flight)
-            found["queue_delayed", name] = float(counted.delayed)
-            found["queue_oldest_seconds", name] = float(max(ages, default=0.0))
+            with suppress(SubscriptionNotFound):  # it was deleted meanwhile
+                found |= _of_queue(connection, name)
     return found
+
+
+def _of_queue(connection: Any, name: str) -> Figures:
+    counted = queue.statistics(connection, name)
+    ages = [each.lag_seconds for each in subscriptions.lag(connection, name)]
+    return {
+        ("queue_ready", name): float(counted.ready),
+        ("queue_in_flight", name): float(counted.in_flight),
+        ("queue_delayed", name): float(counted.delayed),
+        ("queue_oldest_seconds", name): float(max(ages, default=0.0)),
+    }
 
 
 def _of_the_server(connection: Any) -> Figures:

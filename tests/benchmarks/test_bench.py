@@ -103,8 +103,8 @@ ALONE = {
     "sequence", *IDLE, *NAMES["load"], "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO,
     *(set(CONTROL_PLANE) - {"control_plane_ticks", "control_plane_tick_processor"}),
     *PILED_UP.values(), *LATENCY, *WOKEN, *QUEUE_BESIDE_PEER, *QUEUE_HANDLERS, "queue_delayed_p50",
-    "consume_tuples", "spark_stream", "spark_stream_p50", "spark_archive", "spark_archive_processor",
-    "cold_start", "cold_start_processor",
+    "consume_tuples", "spark_stream", "spark_stream_p50", "spark_archive",
+    "spark_archive_processor", "cold_start", "cold_start_processor",
 }  # fmt: skip
 FIELDS = [
     "name", "engine", "value", "unit", "peer", "ratio", "rows", "batch", "against", "aim", "met"

@@ -124,6 +124,8 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "test_bad_calls_are_refused": ISOLATION,
         "test_without_the_token_an_event_is_handed_out_twice": MUTANT,
         "test_without_the_alone_rule_neighbours_die_too": MUTANT,
+        "test_a_slow_turn_keeps_nothing_back_for_long": SQL,
+        "test_without_the_bound_it_rests_for_long": MUTANT,
     },
     "test_receipts": {
         "test_zero_seconds_put_back_with_a_new_body": SQL,

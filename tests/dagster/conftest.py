@@ -140,7 +140,7 @@ class House:
             cursor=self.automation,
             materialize_run_tags={},
             observe_run_tags={},
-            auto_observe_asset_keys=None,
+            auto_observe_asset_keys=None,  # type: ignore[arg-type]
             asset_selection=sensor.asset_selection,
             logger=logging.getLogger(__name__),
             emit_backfills=sensor.emit_backfills,

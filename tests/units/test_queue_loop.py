@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
+import pymysql
 import pytest
 
 import penstock
 from penstock import database, queue
+from penstock.consumer.delivery import HandlerFailed
 from penstock.consumer.executors import Outcome
 from penstock.consumer.queue_backlog import Backlog
 from penstock.consumer.queue_consumer import QueueConsumer
@@ -375,3 +378,65 @@ def test_who_may_not_see_the_settings_waits_for_nothing(monkeypatch: pytest.Monk
     assert script.consumer._together_seconds == 0
     with pytest.raises(SubscriptionNotFound):
         Script(1).consumer.run_until_idle()
+
+
+class Odd(BaseException):
+    """No Exception, as asyncio.CancelledError is none."""
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("kind", [Odd, SystemExit, asyncio.CancelledError, GeneratorExit])
+def test_whatever_a_handler_raises_is_a_failure(kind: type[BaseException], is_async: bool) -> None:
+    """Its event would be under way for ever.  Guard: _failures of the executors."""
+    script = Script(2)
+
+    def handle(delivery: QueueDelivery) -> None:
+        if delivery.sequence == 1:
+            raise kind
+
+    async def handle_async(delivery: QueueDelivery) -> None:
+        handle(delivery)
+
+    script.use(handle_async if is_async else handle)
+    with pytest.raises(HandlerFailed):
+        script.consumer.run_until_idle()
+    found = queue.statistics(script.own, QUEUE)
+    assert (found.size, found.delayed) == (1, 1)
+
+
+@pytest.mark.parametrize("wrong", [(-1,), (1e9,), (float("nan"),), ("soon",), (None, 5)])
+def test_a_verdict_that_cannot_be_is_the_handlers_failure(wrong: Any) -> None:
+    """And does not end the worker.  Guard: Verdict.__post_init__."""
+    script = Script(2)
+    script.use(lambda delivery: queue.again(*wrong))
+    with pytest.raises(HandlerFailed, match="InvalidArgument"):
+        script.consumer.run_until_idle()
+    assert queue.statistics(script.own, QUEUE).delayed == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.DeadlockDetected(), psycopg.errors.QueryCanceled(),
+        pymysql.err.OperationalError(1213, "Deadlock found"),
+        pymysql.err.OperationalError(1205, "Lock wait timeout exceeded"),
+    ],
+)  # fmt: skip
+def test_a_worker_outlives_a_call_that_was_rolled_back(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deadlock, or a wait that took too long.  Guard: goes_on_after."""
+    script = Script(2, concurrency=1)
+    script.open.set()
+    real, told = queue.acknowledge, list[int]()
+
+    def failing(connection: Any, name: str, receipts: Any, **options: Any) -> list[bool]:
+        told.append(len(receipts))
+        if len(told) == 1:
+            raise error
+        return real(connection, name, receipts, **options)
+
+    monkeypatch.setattr(queue, "acknowledge", failing)
+    with running(script.consumer):
+        wait_until(lambda: not script.unfinished, "both are finished")
+    assert (script.begun, script.consumer.stats.events) == (["1", "2"], 2)

@@ -339,11 +339,12 @@ BEGIN
     FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
     STRAIGHT_JOIN attempts AS a FORCE INDEX (PRIMARY) ON a.subscription_id = r.id AND a.partition_id = p.id;
+    CALL forget_doomed(readers);
+    -- After what the workers of queues have rejected until now.
     DELETE d
     FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
     STRAIGHT_JOIN dead_letters AS d FORCE INDEX (PRIMARY) ON d.subscription_id = r.id AND d.partition_id = p.id;
-    CALL forget_doomed(readers);
     DELETE s
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
     STRAIGHT_JOIN subscription_topics AS s FORCE INDEX (subscription_topics_topic) ON s.topic_id = j.id;

@@ -91,7 +91,7 @@ BEGIN
     END IF;
     SELECT MAX(LEFT(g.setting, 60)) INTO bad
     FROM JSON_TABLE(JSON_KEYS(settings), '$[*]' COLUMNS (setting VARCHAR(100) PATH '$')) AS g
-    LEFT JOIN queue_bounds AS b ON b.setting = g.setting
+    LEFT JOIN queue_bounds AS b ON CAST(b.setting AS BINARY) = CAST(g.setting AS BINARY)
     WHERE CAST(g.setting AS BINARY) <> 'order' AND (
         b.setting IS NULL
         OR JSON_TYPE(JSON_EXTRACT(settings, CONCAT('$.', b.setting))) NOT IN ('INTEGER', 'DOUBLE', 'DECIMAL')
@@ -100,7 +100,7 @@ BEGIN
     SET wanted = LEFT(JSON_UNQUOTE(JSON_EXTRACT(settings, '$.order')), 60);
     IF bad IS NOT NULL THEN
         CALL refuse('PS006', CONCAT('the setting ', bad, ' of a queue cannot have this value, or there is none'));
-    ELSEIF wanted NOT IN ('none', 'key') THEN
+    ELSEIF CAST(wanted AS BINARY) NOT IN ('none', 'key') THEN
         CALL refuse('PS006', CONCAT('there is no order ', wanted, ': use none or key'));
     END IF;
     UPDATE queues AS q
@@ -160,6 +160,7 @@ END;
 CREATE PROCEDURE forget_doomed(readers JSON)
 BEGIN
     DECLARE reader, range_id, waiting BIGINT;
+    DECLARE is_left BOOLEAN;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE queue_ids CURSOR FOR
         SELECT q.subscription_id
@@ -179,16 +180,22 @@ BEGIN
             LEAVE each_queue;
         END IF;
         SET reader = (SELECT q.subscription_id FROM queues AS q WHERE q.subscription_id = reader FOR UPDATE);
-        OPEN ranges;
-        each_range: LOOP
-            FETCH ranges INTO range_id;
-            IF done THEN
-                LEAVE each_range;
-            END IF;
-            DELETE r FROM queue_ranges AS r WHERE r.subscription_id = reader AND r.id = range_id;
-        END LOOP;
-        CLOSE ranges;
-        SET done = FALSE;
+        -- A worker that had a claim locked may have put its events back: they show from his COMMIT on.
+        REPEAT
+            OPEN ranges;
+            each_range: LOOP
+                FETCH ranges INTO range_id;
+                IF done THEN
+                    LEAVE each_range;
+                END IF;
+                DELETE r FROM queue_ranges AS r WHERE r.subscription_id = reader AND r.id = range_id;
+            END LOOP;
+            CLOSE ranges;
+            SET done = FALSE;
+            SELECT EXISTS (
+                SELECT r.id FROM queue_ranges AS r JOIN doomed_partitions AS p ON p.id = r.partition_id
+                WHERE r.subscription_id = reader) INTO is_left;
+        UNTIL NOT is_left END REPEAT;
         OPEN copies;
         each_copy: LOOP
             FETCH copies INTO waiting;

@@ -243,7 +243,8 @@ BEGIN
     CALL begin_call('acknowledge()');
     CALL require_read_committed('acknowledge()');
     CALL find_queue(subscription, 'acknowledge', owner_id, kept_order);
-    IF kept_order = 'none' AND JSON_LENGTH(claims) <=> 1 THEN
+    IF kept_order = 'none' AND JSON_LENGTH(claims) <=> 1 AND JSON_LENGTH(first_sequences) <=> 1
+        AND JSON_LENGTH(last_sequences) <=> 1 AND JSON_LENGTH(tokens) <=> 1 THEN
         CALL finish_plain(owner_id, JSON_EXTRACT(claims, '$[0]') + 0, JSON_EXTRACT(first_sequences, '$[0]') + 0,
                           JSON_EXTRACT(last_sequences, '$[0]') + 0, JSON_UNQUOTE(JSON_EXTRACT(tokens, '$[0]')),
                           is_plain);

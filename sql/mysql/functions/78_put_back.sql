@@ -235,7 +235,7 @@ END;
 -- PS042.
 CREATE PROCEDURE `purge`(subscription LONGTEXT)
 BEGIN
-    DECLARE owner_id, part_id, held_epoch, stands_at, watermark, ready, in_flight, waits BIGINT;
+    DECLARE owner_id, part_id, held_epoch, stands_at, watermark, ready, in_flight, waits, dead BIGINT;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     DECLARE parts CURSOR FOR
@@ -246,8 +246,9 @@ BEGIN
     CALL require_read_committed('purge()');
     CALL require_queue(subscription, 'operate', owner_id);
     SET owner_id = (SELECT q.subscription_id FROM queues AS q WHERE q.subscription_id = owner_id FOR UPDATE);
-    CALL queue_counts(owner_id, ready, in_flight, waits);
+    CALL queue_counts(owner_id, ready, in_flight, waits, dead);
     DELETE r FROM queue_ranges AS r WHERE r.subscription_id = owner_id;
+    CALL record_copies(owner_id);
     DELETE w FROM queue_waiting AS w WHERE w.subscription_id = owner_id;
     DELETE k FROM queue_keys AS k WHERE k.subscription_id = owner_id;
     OPEN parts;
@@ -274,179 +275,26 @@ BEGIN
     CALL end_call();
 END;
 
--- name: queue_counts
--- How many events of a queue are ready, handed out, and waiting outside the window.
-CREATE PROCEDURE queue_counts(owner_id BIGINT, OUT ready BIGINT, OUT in_flight BIGINT, OUT waits BIGINT)
-READS SQL DATA
+-- name: record_copies
+-- Records the events out of the window that a purge is about to throw away and that its record of the log would not
+-- have: the position has passed them.
+CREATE PROCEDURE record_copies(owner_id BIGINT)
 BEGIN
-    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
-    DECLARE undealt BIGINT;
-    SELECT CAST(COALESCE(SUM(high_watermark(l.partition_id) - current_reached(owner_id, l.partition_id)), 0) AS SIGNED)
-    INTO undealt
-    FROM leases AS l WHERE l.subscription_id = owner_id;
-    SELECT CAST(COALESCE(SUM(r.last_sequence - r.first_sequence + 1), 0) AS SIGNED),
-           CAST(COALESCE(SUM(IF(r.token IS NOT NULL AND r.deadline > present,
-                                r.last_sequence - r.first_sequence + 1, 0)), 0) AS SIGNED)
-    INTO ready, in_flight
-    FROM queue_turns AS t JOIN queue_ranges AS r ON r.subscription_id = t.subscription_id AND r.id >= t.floor_id
-    WHERE t.subscription_id = owner_id;
-    SET ready = ready - in_flight + undealt + events_behind(owner_id);
-    SELECT COUNT(*) INTO waits
-    FROM queue_waiting AS w WHERE w.subscription_id = owner_id AND w.due_at IS NOT NULL;
-END;
-
--- name: queue_statistics
--- How many events of a queue are ready, handed out, waiting for a retry, and dead, and what they are together without
--- the dead ones. Raises PS013, PS042.
-CREATE PROCEDURE queue_statistics(subscription LONGTEXT)
-READS SQL DATA
-BEGIN
-    DECLARE owner_id, ready, in_flight, waits BIGINT;
-    CALL refuse_serializable('queue_statistics()');
-    CALL require_queue(subscription, 'peek', owner_id);
-    CALL queue_counts(owner_id, ready, in_flight, waits);
-    SELECT ready + in_flight + waits AS size, ready AS ready, in_flight AS in_flight, waits AS `delayed`,
-           COUNT(d.id) AS dead
-    FROM dead_letters AS d WHERE d.subscription_id = owner_id;
-END;
-
--- name: queue_pointers
--- Where a queue stands in each partition. reader: the sequence that is dealt next. repair: the lowest one that is not
--- finished; retention waits for it. invisibility: the lowest one that is handed out now or waits for a retry, NULL when
--- there is none. behind: how many wait behind an earlier event of their key. Raises PS013, PS042.
-CREATE PROCEDURE queue_pointers(subscription LONGTEXT)
-READS SQL DATA
-BEGIN
-    DECLARE owner_id, lowest_id BIGINT;
-    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
-    CALL refuse_serializable('queue_pointers()');
-    CALL require_queue(subscription, 'peek', owner_id);
-    SELECT t.floor_id INTO lowest_id FROM queue_turns AS t WHERE t.subscription_id = owner_id;
-    SELECT t.address AS topic, l.partition_id & 65535 AS `partition`,
-           current_reached(owner_id, l.partition_id) + 1 AS reader,
-           COALESCE(u.repair, current_reached(owner_id, l.partition_id) + 1) AS repair, u.invisibility,
-           CAST(COALESCE(u.behind, 0) AS SIGNED) AS behind
-    FROM leases AS l
-    JOIN topics AS t ON t.id = l.partition_id >> 16
-    LEFT JOIN (
-        SELECT n.partition_id, MIN(n.repair) AS repair, MIN(n.invisibility) AS invisibility,
-               SUM(n.behind) AS behind
+    INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence, purged_by)
+    SELECT owner_id, n.partition_id, MIN(n.sequence), MAX(n.sequence), user_part(USER())
+    FROM (
+        SELECT w.partition_id, w.sequence, w.sequence - CAST(DENSE_RANK() OVER (
+                   PARTITION BY w.partition_id ORDER BY w.sequence) AS SIGNED) AS island
         FROM (
-            SELECT r.partition_id, IF(r.waiting_id IS NULL, r.first_sequence, NULL) AS repair,
-                   IF(r.deadline > present, r.first_sequence, NULL) AS invisibility, 0 AS behind
-            FROM queue_ranges AS r FORCE INDEX (PRIMARY)
-            WHERE r.subscription_id = owner_id AND r.id >= lowest_id
-            UNION ALL
-            SELECT k.partition_id, IF(k.waiting_id = 0, k.sequence, NULL), NULL, 1
-            FROM queue_keys AS k FORCE INDEX (queue_keys_state)
-            WHERE k.subscription_id = owner_id AND k.state IN ('behind', 'unsure')
-            UNION ALL
-            SELECT w.partition_id, NULL, w.sequence, 0
-            FROM queue_waiting AS w
-            WHERE w.subscription_id = owner_id AND w.due_at IS NOT NULL
-        ) AS n
-        GROUP BY n.partition_id
-    ) AS u ON u.partition_id = l.partition_id
-    WHERE l.subscription_id = owner_id
-    ORDER BY t.address, l.partition_id;
-END;
-
--- name: peek
--- The next unfinished events of each partition, and what waits outside the window, without handing anything out: at
--- most max_events. state is ready, in_flight, delayed or behind (an earlier event of its key). Raises PS006, PS013,
--- PS042.
-CREATE PROCEDURE peek(subscription LONGTEXT, max_events INT)
-READS SQL DATA
-BEGIN
-    DECLARE owner_id, floor_id BIGINT;
-    DECLARE history INT;
-    CALL refuse_serializable('peek()');
-    CALL require_queue(subscription, 'peek', owner_id);
-    IF NOT COALESCE(max_events BETWEEN 1 AND 1000, FALSE) THEN
-        CALL refuse('PS006', CONCAT('cannot peek at ', COALESCE(max_events, 'NULL'), ' events: use 1 to 1,000'));
-    END IF;
-    SELECT t.floor_id INTO floor_id FROM queue_turns AS t WHERE t.subscription_id = owner_id;
-    SELECT MAX(h.history) INTO history FROM histories AS h;
-    CALL show_queue(owner_id, floor_id, max_events, history, UTC_TIMESTAMP(6));
-END;
-
--- name: show_queue
--- The rows of peek.
-CREATE PROCEDURE show_queue(
-    owner_id BIGINT, lowest_id BIGINT, max_events INT, present INT, now DATETIME(6)
-)
-READS SQL DATA
-BEGIN
-    WITH windowed AS (
-        SELECT r.partition_id, r.first_sequence, r.last_sequence, r.deliveries,
-               IF(r.deadline > now, 'in_flight', 'ready') AS state, r.deadline, r.waiting_id
-        FROM queue_ranges AS r FORCE INDEX (PRIMARY)
-        WHERE r.subscription_id = owner_id AND r.id >= lowest_id
-        ORDER BY r.id
-        LIMIT max_events
-    ), placed AS (
-        SELECT w.partition_id, w.first_sequence, w.last_sequence, w.deliveries, w.state, w.deadline
-        FROM windowed AS w
-        WHERE w.waiting_id IS NULL
-        UNION ALL
-        (SELECT k.partition_id, k.sequence, k.sequence, 0, 'behind', NULL
-         FROM queue_keys AS k FORCE INDEX (queue_keys_state)
-         WHERE k.subscription_id = owner_id AND k.state IN ('behind', 'unsure') AND k.waiting_id = 0
-         ORDER BY k.sequence, k.partition_id
-         LIMIT max_events)
-        UNION ALL
-        SELECT l.partition_id, current_reached(owner_id, l.partition_id) + 1,
-               LEAST(current_reached(owner_id, l.partition_id) + max_events, high_watermark(l.partition_id)), 0,
-               'ready', NULL
-        FROM leases AS l
-        WHERE l.subscription_id = owner_id
-          AND high_watermark(l.partition_id) > current_reached(owner_id, l.partition_id)
-        LIMIT 1000000
-    ), shown AS (
-        SELECT p.partition_id, p.first_sequence + l.n AS sequence, p.deliveries, p.state, p.deadline, (
-                   SELECT f.first_sequence FROM chunks AS f
-                   WHERE f.partition_id = p.partition_id AND f.first_sequence <= p.first_sequence + l.n
-                   ORDER BY f.partition_id DESC, f.first_sequence DESC
-                   LIMIT 1) AS chunk
-        FROM placed AS p
-        STRAIGHT_JOIN places AS l
-            ON l.size = 1 << CAST(CEIL(LOG2(p.last_sequence - p.first_sequence + 1)) AS UNSIGNED)
-            AND l.n <= p.last_sequence - p.first_sequence
-        ORDER BY p.first_sequence + l.n, p.partition_id
-        LIMIT max_events
-    )
-    SELECT s.state, IF(s.state = 'in_flight', s.deadline, NULL) AS visible_at, s.deliveries,
-           0 AS failures, t.address AS topic, s.partition_id & 65535 AS `partition`, s.sequence,
-           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
-               AS event_id,
-           e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at,
-           IF(c.sequenced_ats IS NULL, c.sequenced_at, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL CAST(CONV(HEX(
-               SUBSTR(c.sequenced_ats, 8 * (s.sequence - c.first_sequence) + 1, 8)), 16, 10) AS SIGNED) MICROSECOND)
-               AS sequenced_at, present AS history
-    FROM shown AS s
-    STRAIGHT_JOIN chunks AS c
-        ON c.partition_id = s.partition_id AND c.first_sequence = s.chunk
-        AND s.sequence < c.first_sequence + c.event_count
-    STRAIGHT_JOIN events AS e FORCE INDEX (PRIMARY)
-        ON e.id = CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * (s.sequence - c.first_sequence) + 1, 8)), 16, 10) AS SIGNED)
-    STRAIGHT_JOIN topics AS t ON t.id = s.partition_id >> 16
-    UNION ALL
-    SELECT CASE WHEN a.due_at > now THEN 'delayed' WHEN b.waiting_id IS NOT NULL THEN 'behind'
-                ELSE COALESCE(w.state, 'ready') END,
-           COALESCE(a.due_at, IF(w.state = 'in_flight', w.deadline, NULL)), COALESCE(w.deliveries, a.deliveries),
-           a.failures, t.address, a.partition_id & 65535, a.sequence,
-           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(a.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')),
-           a.`key`, a.type, a.content_type, a.headers, COALESCE(a.body, a.payload), a.created_at, a.sequenced_at,
-           a.history
-    FROM queue_waiting AS a
-    JOIN topics AS t ON t.id = a.partition_id >> 16
-    LEFT JOIN windowed AS w ON w.waiting_id = a.id
-    LEFT JOIN queue_keys AS b
-        ON b.subscription_id = a.subscription_id AND b.partition_id = a.partition_id AND b.sequence = a.sequence
-        AND b.waiting_id = a.id AND b.state <> 'first'
-    WHERE a.subscription_id = owner_id
-    ORDER BY sequence, topic, `partition`
-    LIMIT max_events;
+            SELECT l.partition_id, current_position(owner_id, l.partition_id) AS position
+            FROM leases AS l
+            WHERE l.subscription_id = owner_id
+            LIMIT 1000000
+        ) AS s
+        STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (queue_waiting_place)
+            ON w.subscription_id = owner_id AND w.partition_id = s.partition_id AND w.sequence <= s.position
+    ) AS n
+    GROUP BY n.partition_id, n.island;
 END;
 
 -- name: erase_copies

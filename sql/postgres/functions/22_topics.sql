@@ -311,11 +311,12 @@ BEGIN
     DELETE FROM attempts AS a
     WHERE a.subscription_id = ANY (readers)
       AND a.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    PERFORM forget_queue(r, ARRAY(SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids)))
+    FROM unnest(readers) AS r;
+    -- After what the workers of queues have rejected until now.
     DELETE FROM dead_letters AS d
     WHERE d.subscription_id = ANY (readers)
       AND d.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
-    PERFORM forget_queue(r, ARRAY(SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids)))
-    FROM unnest(readers) AS r;
     DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
     DELETE FROM bookmarks AS b WHERE b.topic_id = ANY (topic_ids);

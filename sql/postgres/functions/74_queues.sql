@@ -157,8 +157,14 @@ LANGUAGE plpgsql AS $$
 BEGIN
     -- The dealer has to end first, or what it deals would remain.
     PERFORM FROM queues AS q WHERE q.subscription_id = owner_id FOR UPDATE;
-    DELETE FROM queue_ranges AS r
-    WHERE r.subscription_id = owner_id AND r.partition_id = ANY (partition_ids);
+    -- A worker that had a claim locked may have put its events back: they show from his COMMIT on.
+    LOOP
+        DELETE FROM queue_ranges AS r
+        WHERE r.subscription_id = owner_id AND r.partition_id = ANY (partition_ids);
+        EXIT WHEN NOT EXISTS (
+            SELECT FROM queue_ranges AS r
+            WHERE r.subscription_id = owner_id AND r.partition_id = ANY (partition_ids));
+    END LOOP;
     DELETE FROM queue_waiting AS w
     WHERE w.subscription_id = owner_id AND w.partition_id = ANY (partition_ids);
     DELETE FROM queue_keys AS k

@@ -133,16 +133,17 @@ $$;
 
 -- name: rest_after
 -- When somebody has to look at a queue again, after a look that began at begun: after a tenth of a second, and so that
--- looks take a twentieth of the time. When a delayed event is due sooner, then, so that looks take a sixth of it.
+-- looks take a twentieth of the time, but within five seconds: one that had to wait for somebody would keep what is due
+-- from everybody for long. When a delayed event is due sooner, then, so that looks take a sixth of it.
 CREATE OR REPLACE FUNCTION rest_after(owner_id bigint, begun timestamptz) RETURNS timestamptz
 LANGUAGE sql VOLATILE AS $$
-    SELECT GREATEST(n.now + 5 * (n.now - begun), LEAST(
+    SELECT LEAST(n.now + interval '5 seconds', GREATEST(n.now + 5 * (n.now - begun), LEAST(
         GREATEST(n.now + interval '100 milliseconds', n.now + 20 * (n.now - begun)), (
             SELECT w.due_at
             FROM queue_waiting AS w
             WHERE w.subscription_id = owner_id AND w.due_at > n.now
             ORDER BY w.due_at
-            LIMIT 1)))
+            LIMIT 1))))
     FROM clock_timestamp() AS n (now)
 $$;
 

@@ -40,12 +40,14 @@ BEGIN
         UPDATE queue_ranges AS r
         SET token = gen_random_uuid(), deadline = look.deadline, deliveries = r.deliveries + 1,
             former = NULL, former_token = NULL
-        -- The bounds leave out the other slices before any is opened.
-        WHERE r.id BETWEEN look.free_id AND look.last_id AND r.id = (
+        -- The bounds leave out the other slices before any is opened. A range that is too long is not passed over, or
+        -- it would wait as long as there are shorter ones: claim_events cuts it.
+        WHERE r.id BETWEEN look.free_id AND look.last_id AND r.last_sequence - r.first_sequence < max_events
+          AND r.id = (
             SELECT f.id
             FROM queue_ranges AS f
             WHERE f.subscription_id = look.subscription_id AND f.id BETWEEN look.free_id AND look.last_id
-              AND f.token IS NULL AND f.last_sequence - f.first_sequence < max_events
+              AND f.token IS NULL
             ORDER BY f.id
             LIMIT 1
             FOR UPDATE SKIP LOCKED)

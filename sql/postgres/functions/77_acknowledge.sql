@@ -185,7 +185,9 @@ DECLARE
     taken record;
 BEGIN
     -- The plain case: what was received together is finished together, by one row, in one query.
-    IF cardinality(claims) = 1 THEN
+    IF cardinality(claims) = 1
+        AND (cardinality(first_sequences), cardinality(last_sequences), cardinality(tokens)) = (1, 1, 1)
+    THEN
         DELETE FROM queue_ranges AS r
         USING subscriptions AS s, queues AS q
         WHERE s.name = acknowledge.subscription AND q.subscription_id = s.id

@@ -176,6 +176,7 @@ BEGIN
     PERFORM FROM leases AS l WHERE l.subscription_id = queue.subscription_id ORDER BY l.partition_id FOR NO KEY UPDATE;
     SELECT c.ready + c.in_flight + c.delayed INTO size FROM queue_counts(queue.subscription_id) AS c;
     DELETE FROM queue_ranges AS r WHERE r.subscription_id = queue.subscription_id;
+    PERFORM record_copies(queue.subscription_id);
     DELETE FROM queue_waiting AS w WHERE w.subscription_id = queue.subscription_id;
     DELETE FROM queue_keys AS k WHERE k.subscription_id = queue.subscription_id;
     -- What was put back, or came to its turn, while the first DELETE waited. Who has it locked may wait for us.
@@ -198,163 +199,24 @@ BEGIN
 END
 $$;
 
--- name: queue_counts
--- How many events of a queue are ready, handed out, and waiting outside the window.
-CREATE OR REPLACE FUNCTION queue_counts(owner_id bigint, OUT ready bigint, OUT in_flight bigint, OUT delayed bigint)
-LANGUAGE sql STABLE SET enable_seqscan = off AS $$
-    SELECT (
-               SELECT COALESCE(sum(high_watermark(l.partition_id) - stands.reached), 0)
-               FROM leases AS l
-               CROSS JOIN LATERAL (
-                   SELECT COALESCE(o.reached, o.position) AS reached
-                   FROM positions AS o
-                   WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
-                   ORDER BY o.id DESC
-                   LIMIT 1
-               ) AS stands
-               WHERE l.subscription_id = owner_id
-           ) + COALESCE(sum(w.events) FILTER (WHERE NOT w.claimed), 0) + (
-               SELECT count(*) FROM queue_keys AS k WHERE k.subscription_id = owner_id AND k.state <> 'first'),
-           COALESCE(sum(w.events) FILTER (WHERE w.claimed), 0),
-           (SELECT count(*) FROM queue_waiting AS a WHERE a.subscription_id = owner_id AND a.due_at IS NOT NULL)
+-- name: record_copies
+-- Records the events out of the window that a purge is about to throw away and that its record of the log would not
+-- have: the position has passed them.
+CREATE OR REPLACE FUNCTION record_copies(owner_id bigint) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence)
+    SELECT owner_id, n.partition_id, min(n.sequence), max(n.sequence)
     FROM (
-        SELECT r.token IS NOT NULL AND r.deadline > clock_timestamp() AS claimed,
-               r.last_sequence - r.first_sequence + 1 - COALESCE(bit_count(r.finished), 0) AS events
-        FROM queue_ranges AS r
-        WHERE r.subscription_id = owner_id AND r.id >= (newest_turn(owner_id)).floor_id
-    ) AS w
-$$;
-
--- name: queue_statistics
--- How many events of a queue are ready, handed out, waiting for a retry, and dead, and what they are together without
--- the dead ones. Raises PS013, PS042.
-CREATE OR REPLACE FUNCTION queue_statistics(subscription text)
-RETURNS TABLE (size bigint, ready bigint, in_flight bigint, delayed bigint, dead bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT c.ready + c.in_flight + c.delayed, c.ready, c.in_flight, c.delayed, (
-               SELECT count(*) FROM dead_letters AS d WHERE d.subscription_id = q.subscription_id)
-    FROM require_queue(queue_statistics.subscription, 'peek') AS q
-    CROSS JOIN LATERAL queue_counts(q.subscription_id) AS c
-$$;
-
--- name: queue_pointers
--- Where a queue stands in each partition. reader: the sequence that is dealt next. repair: the lowest one that is not
--- finished; retention waits for it. invisibility: the lowest one that is handed out now or waits for a retry, NULL when
--- there is none. behind: how many wait behind an earlier event of their key. Raises PS013, PS042.
-CREATE OR REPLACE FUNCTION queue_pointers(subscription text)
-RETURNS TABLE (
-    topic text, partition integer, reader bigint, repair bigint, invisibility bigint, behind bigint
-)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    WITH queue AS MATERIALIZED (
-        SELECT q.subscription_id, (newest_turn(q.subscription_id)).floor_id
-        FROM require_queue(queue_pointers.subscription, 'peek') AS q
-    ), unfinished AS (
-        SELECT r.partition_id, CASE WHEN r.waiting_id IS NULL THEN first_unfinished(r) END AS repair,
-               CASE WHEN r.token IS NOT NULL AND r.deadline > clock_timestamp() THEN first_unfinished(r) END
-                   AS invisibility, 0 AS behind
-        FROM queue AS q JOIN queue_ranges AS r ON r.subscription_id = q.subscription_id AND r.id >= q.floor_id
-        UNION ALL
-        SELECT k.partition_id, CASE WHEN k.waiting_id = 0 THEN k.sequence END, NULL, 1
-        FROM queue AS q JOIN queue_keys AS k ON k.subscription_id = q.subscription_id AND k.state <> 'first'
-        UNION ALL
-        SELECT w.partition_id, NULL, w.sequence, 0
-        FROM queue AS q JOIN queue_waiting AS w ON w.subscription_id = q.subscription_id AND w.due_at IS NOT NULL
-    ), lowest AS MATERIALIZED (
-        SELECT u.partition_id, min(u.repair) AS repair, min(u.invisibility) AS invisibility,
-               sum(u.behind) AS behind
-        FROM unfinished AS u
-        GROUP BY u.partition_id
-    )
-    SELECT t.address, (l.partition_id & 65535)::integer, stands.reached + 1, COALESCE(u.repair, stands.reached + 1),
-           u.invisibility, COALESCE(u.behind, 0)
-    FROM queue AS q
-    JOIN leases AS l ON l.subscription_id = q.subscription_id
-    JOIN topics AS t ON t.id = l.partition_id >> 16
-    CROSS JOIN LATERAL (
-        SELECT COALESCE(o.reached, o.position) AS reached
-        FROM positions AS o
-        WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
-        ORDER BY o.id DESC
-        LIMIT 1
-    ) AS stands
-    LEFT JOIN lowest AS u ON u.partition_id = l.partition_id
-    ORDER BY 1, 2
-$$;
-
--- name: peek
--- The next unfinished events of each partition, and what waits outside the window, without handing anything out: at
--- most max_events. state is ready, in_flight, delayed or behind (an earlier event of its key). Raises PS006, PS013,
--- PS042.
-CREATE OR REPLACE FUNCTION peek(subscription text, max_events integer DEFAULT 10)
-RETURNS TABLE (
-    state text, visible_at timestamptz, deliveries integer, failures integer, topic text, partition integer,
-    sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
-    created_at timestamptz, sequenced_at timestamptz, history integer
-)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-DECLARE
-    queue queues%ROWTYPE := require_queue(subscription, 'peek');
-BEGIN
-    IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000 THEN
-        PERFORM refuse('PS006', format('cannot peek at %s events', max_events), 'Use 1 to 1,000.');
-    END IF;
-    RETURN QUERY
-    WITH windowed AS (
-        SELECT r.partition_id, s AS sequence, r.deliveries,
-               CASE WHEN r.token IS NOT NULL AND r.deadline > clock_timestamp() THEN 'in_flight' ELSE 'ready' END
-                   AS state,
-               r.deadline, r.waiting_id
-        FROM (
-            SELECT * FROM queue_ranges AS w
-            WHERE w.subscription_id = queue.subscription_id AND w.id >= (newest_turn(queue.subscription_id)).floor_id
-            ORDER BY w.id
-            LIMIT max_events
-        ) AS r
-        CROSS JOIN LATERAL unfinished(r.first_sequence, r.last_sequence, r.finished) AS s
-    ), placed AS (
-        SELECT w.* FROM windowed AS w WHERE w.waiting_id IS NULL
-        UNION ALL
-        (SELECT k.partition_id, k.sequence, 0, 'behind', NULL, NULL
-         FROM queue_keys AS k
-         WHERE k.subscription_id = queue.subscription_id AND k.state <> 'first' AND k.waiting_id = 0
-         ORDER BY k.sequence, k.partition_id
-         LIMIT max_events)
-        UNION ALL
-        SELECT l.partition_id, s, 0, 'ready', NULL, NULL
+        SELECT w.partition_id, w.sequence,
+               w.sequence - dense_rank() OVER (PARTITION BY w.partition_id ORDER BY w.sequence) AS island
         FROM leases AS l
-        CROSS JOIN LATERAL (
-            SELECT COALESCE(o.reached, o.position) AS reached FROM positions AS o
-            WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
-            ORDER BY o.id DESC
-            LIMIT 1
-        ) AS stands
-        CROSS JOIN LATERAL generate_series(
-            stands.reached + 1, LEAST(stands.reached + max_events, high_watermark(l.partition_id))) AS s
-        WHERE l.subscription_id = queue.subscription_id
-    )
-    SELECT p.state, CASE WHEN p.state = 'in_flight' THEN p.deadline END, p.deliveries, 0,
-           t.address, (p.partition_id & 65535)::integer, l.*, current_history()
-    FROM (SELECT * FROM placed AS o ORDER BY o.sequence, o.partition_id LIMIT max_events) AS p
-    JOIN topics AS t ON t.id = p.partition_id >> 16
-    CROSS JOIN LATERAL read_log(p.partition_id, p.sequence, 1) AS l
-    UNION ALL
-    SELECT CASE WHEN a.due_at > clock_timestamp() THEN 'delayed' WHEN b.waiting_id IS NOT NULL THEN 'behind'
-                ELSE COALESCE(w.state, 'ready') END,
-           COALESCE(a.due_at, CASE WHEN w.state = 'in_flight' THEN w.deadline END),
-           COALESCE(w.deliveries, a.deliveries), a.failures, t.address,
-           (a.partition_id & 65535)::integer, a.sequence, a.event_id, a.key, a.type, a.content_type, a.headers,
-           COALESCE(a.body, a.payload), a.created_at, a.sequenced_at, a.history
-    FROM queue_waiting AS a
-    JOIN topics AS t ON t.id = a.partition_id >> 16
-    LEFT JOIN windowed AS w ON w.waiting_id = a.id
-    LEFT JOIN queue_keys AS b
-        ON b.subscription_id = a.subscription_id AND b.partition_id = a.partition_id AND b.sequence = a.sequence
-        AND b.waiting_id = a.id AND b.state <> 'first'
-    WHERE a.subscription_id = queue.subscription_id
-    ORDER BY 7, 5, 6
-    LIMIT max_events;
-END
+        CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS position) AS stands
+        JOIN queue_waiting AS w
+            ON w.subscription_id = l.subscription_id AND w.partition_id = l.partition_id
+            AND w.sequence <= stands.position
+        WHERE l.subscription_id = owner_id
+    ) AS n
+    GROUP BY n.partition_id, n.island
 $$;
 
 -- name: erase_copies

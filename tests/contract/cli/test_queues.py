@@ -56,7 +56,10 @@ def test_what_a_queue_is_and_has(db: ContractDatabase, run: Run) -> None:
 
 
 def test_bad_settings_are_refused(db: ContractDatabase, run: Run) -> None:
-    for bad in ("max_failures", "max_failures=many", "max_failures=0", "colour=3"):
+    for bad in (
+        "max_failures", "max_failures=many", "max_failures=0", "colour=3", "jitter=nan",
+        "jitter=inf", "order", "=1",
+    ):  # fmt: skip
         assert run("queue", "configure", QUEUE, "--set", bad).code == 2
     assert run("queue", "configure", QUEUE).code == 2
     assert run("queue", "describe", "nobody").code == 2
@@ -80,6 +83,13 @@ def test_a_command_handles_the_events(db: ContractDatabase, run: Run) -> None:
         "queue": QUEUE,
         "purged": 2,
     }
+
+
+def test_a_command_that_is_not_there_ends_no_event(db: ContractDatabase, run: Run) -> None:
+    """Each event would fail until it is a dead letter.  Guard: work looks before it receives."""
+    worked = run("work", QUEUE, "--until-idle", "--", "no-such-command")
+    assert (worked.code, "no-such-command" in worked.err) == (2, True)
+    assert queue.statistics(db.connect(), QUEUE) == queue.QueueStatistics(5, 5, 0, 0, 0)
 
 
 def test_a_command_that_takes_too_long_is_ended(db: ContractDatabase, run: Run) -> None:

@@ -297,6 +297,58 @@ def test_a_purge_leaves_a_record_and_the_dead_letters(own: Connection) -> None:
     assert texts(receive(own)) == ["11"]
 
 
+def test_it_is_exact_while_events_move(db: ContractDatabase, own: Connection) -> None:
+    """Guard: all counts are of one moment."""
+    filled(own, 20, max_deliveries=1000, max_failures=1000, first_backoff_seconds=0)
+    done = threading.Event()
+
+    def work() -> None:
+        with closing(db.connect()) as mine:
+            while not done.is_set():
+                held = receipts(queue.receive(mine, QUEUE, 5))
+                queue.reject(mine, QUEUE, held[:3], delay_seconds=0)
+                queue.release(mine, QUEUE, held[3:])
+
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    for each in workers:
+        each.start()
+    sizes = {queue.statistics(own, QUEUE).size for _ in range(200)}
+    done.set()
+    for each in workers:
+        each.join()
+    assert sizes == {20}
+
+
+def _purged_copies(own: Connection) -> list[tuple[int, int]]:
+    """What a purge records of events that wait for a retry, which the position has passed."""
+    filled(own, 5)
+    held = receipts(receive(own, 5))
+    queue.reject(own, QUEUE, [held[1], held[2], held[4]], delay_seconds=1000)
+    queue.acknowledge(own, QUEUE, [held[0], held[3]])
+    assert (receive(own), _position(own), queue.purge(own, QUEUE)) == ([], 5, 3)
+    return [
+        (int(first), int(last))
+        for first, last in rows(
+            own, "SELECT first_sequence, last_sequence FROM penstock.queue_purges ORDER BY 1"
+        )
+    ]
+
+
+def test_a_purge_records_what_waits(own: Connection) -> None:
+    """D5: no event is skipped without a row."""
+    assert _purged_copies(own) == [(2, 3), (5, 5)]
+
+
+@pytest.mark.long_on("mysql", "mariadb")
+def test_without_the_record_nobody_knows(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: only what the position has not passed is recorded."""
+    mutated(db, {
+        "postgres": ("purge", [("PERFORM record_copies(queue.subscription_id);", "")]),
+        "mysql": ("purge", [("CALL record_copies(owner_id);", "")]),
+    })  # fmt: skip
+    assert _purged_copies(own) == []
+
+
 def test_a_look_hands_nothing_out(own: Connection) -> None:
     filled(own, 5)
     held = receive(own, 2, visibility_seconds=1000)
@@ -304,6 +356,19 @@ def test_a_look_hands_nothing_out(own: Connection) -> None:
     seen = [(each.event.sequence, each.state) for each in queue.peek(own, QUEUE, 4)]
     assert seen == [(1, "delayed"), (2, "in_flight"), (3, "ready"), (4, "ready")]
     assert texts(receive(own, 5)) == ["3", "4", "5"]
+
+
+def test_a_look_finds_what_came_back(own: Connection) -> None:
+    """However many others are in the window before it.  Guard: the claims of copies in peek."""
+    filled(own, 15)
+    held = [receive(own)[0] for _ in range(15)]
+    queue.reject(own, QUEUE, [held[0].receipt], delay_seconds=0)
+    assert texts(receive(own)) == ["1"]
+    looked = queue.peek(own, QUEUE, 10)
+    assert [(each.event.sequence, each.state) for each in looked] == [
+        (number, "in_flight") for number in range(1, 11)
+    ]
+    assert [each.deliveries for each in looked] == [2] + 9 * [1]
 
 
 def test_a_stream_and_a_queue_read_one_topic(own: Connection) -> None:

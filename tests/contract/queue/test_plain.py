@@ -13,14 +13,29 @@ from typing import Any
 import pytest
 
 from penstock import database, subscriptions
-from penstock.errors import InvalidArgument, SubscriptionNotFound, WrongIsolation
+from penstock.errors import (
+    InvalidArgument,
+    MalformedReceipt,
+    SubscriptionNotFound,
+    WrongIsolation,
+)
 from penstock.subscriptions import queue
 from penstock.topics import rights
 from tests.contract.databases import ContractDatabase
 from tests.contract.queue.test_receive import REPEATABLE, call_receive
 from tests.contract.tenants import as_login, tenants_of
 from tests.kit.log import Connection
-from tests.kit.queue import QUEUE, count, filled, mutated, pass_time_of, receipts, texts
+from tests.kit.queue import (
+    QUEUE,
+    count,
+    filled,
+    more,
+    mutated,
+    pass_time_of,
+    receipts,
+    receive,
+    texts,
+)
 
 
 def dealt(own: Connection) -> list[queue.Delivery]:
@@ -74,7 +89,9 @@ def times(db: ContractDatabase, own: Connection) -> None:
     dealt(own)
     for wrong in (-1, 43_201):
         with pytest.raises(InvalidArgument):
-            queue.receive(own, QUEUE, 2, visibility_seconds=wrong)
+            database.call(
+                own, "receive", subscription=QUEUE, max_events=2, visibility_seconds=wrong
+            )
 
 
 def right_to(verb: str, other: str) -> Callable[[ContractDatabase, Connection], None]:
@@ -98,18 +115,40 @@ def right_to(verb: str, other: str) -> Callable[[ContractDatabase, Connection], 
     return scenario
 
 
+def arrays(db: ContractDatabase, own: Connection) -> None:
+    """What is named beside the one entry is not passed over."""
+    (held, *_) = dealt(own)
+    given: dict[str, list[Any]] = {
+        "claims": [held.receipt.claim],
+        "first_sequences": [1],
+        "last_sequences": [2],
+        "tokens": [held.receipt.token],
+    }
+    for name in ("first_sequences", "last_sequences", "tokens"):
+        twice = given | {name: given[name] * 2}
+        with pytest.raises(MalformedReceipt):
+            database.call(own, "acknowledge", subscription=QUEUE, partly=False, **twice)
+    assert queue.statistics(own, QUEUE).in_flight == 2
+
+
 SCENARIOS = {
+    "arrays": arrays,
     "pause": pause,
     "isolation": isolation,
     "times": times,
     "the right to receive": right_to("receive", "acknowledge"),
     "the right to acknowledge": right_to("acknowledge", "receive"),
 }
+_ARRAYS = (
+    "AND (cardinality(first_sequences), cardinality(last_sequences), cardinality(tokens))"
+    " = (1, 1, 1)"
+)
 _ISOLATION = "AND current_setting('transaction_isolation') = 'read committed'"
 _RIGHT = "AND (NOT EXISTS (SELECT FROM namespace_grants) OR may_use(s.id, '{}'))"
 _TIMES = "AND COALESCE(receive.visibility_seconds, q.visibility_seconds) BETWEEN 0 AND 43200"
 #: Guards of the plain calls on PostgreSQL: function and text.
 MUTANTS = {
+    "arrays": ("acknowledge", _ARRAYS),
     "pause": ("receive", "AND s.paused_at IS NULL"),
     "isolation": ("receive", _ISOLATION),
     "times": ("receive", _TIMES),
@@ -134,3 +173,28 @@ def test_without_a_guard_it_does_not(db: ContractDatabase, own: Connection, guar
     mutated(db, change)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         SCENARIOS[guard](db, own)
+
+
+def _of_two_sizes(own: Connection) -> list[str]:
+    """What comes by ten, when the oldest were dealt by 500 and later ones by ten."""
+    filled(own, 1000, visibility_seconds=1000)
+    queue.acknowledge(own, QUEUE, receipts(receive(own, 500)))
+    more(own, 400, start=1001)
+    found = receive(own, 10)
+    pass_time_of(own, "queue_turns", -3000)
+    for _ in range(3):
+        found += queue.receive(own, QUEUE, 10)
+    return texts(found)
+
+
+def test_a_long_range_is_not_passed_over(own: Connection) -> None:
+    """The oldest come first, and do not wait while there are shorter ranges."""
+    assert _of_two_sizes(own) == [str(number) for number in range(501, 541)]
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_it_would_wait_behind_shorter_ones(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: the plain receive looks for a range that is short enough."""
+    short = "AND f.token IS NULL AND f.last_sequence - f.first_sequence < max_events"
+    mutated(db, {"postgres": ("receive", [("AND f.token IS NULL", short)])})
+    assert "1001" in _of_two_sizes(own)

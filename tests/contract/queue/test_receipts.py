@@ -101,6 +101,8 @@ def test_malformed_receipts_are_refused(own: Connection) -> None:
             use(own, [held.receipt, held.receipt])
         with pytest.raises(MalformedReceipt):
             use(own, [replace(held.receipt, sequence=-1)])
+        with pytest.raises(MalformedReceipt):
+            use(own, [str(held.receipt)])  # type: ignore[list-item]
     with pytest.raises(MalformedReceipt):
         database.call(
             own, "acknowledge", subscription=QUEUE, claims=[1], first_sequences=None,

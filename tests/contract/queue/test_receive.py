@@ -9,6 +9,7 @@ import threading
 import uuid
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -274,7 +275,11 @@ def test_bad_calls_are_refused(db: ContractDatabase, own: Connection) -> None:
     for wrong in ({"max_events": 0}, {"max_events": 1001}, {"visibility_seconds": -1}):
         with pytest.raises(InvalidArgument):
             queue.receive(own, QUEUE, **wrong)
-    for settings in ({"max_deliveries": 0}, {"max_failures": 1.5}, {"colour": 1}):
+    wrong_settings: list[dict[str, Any]] = [
+        {"max_deliveries": 0}, {"max_failures": 1.5}, {"colour": 1}, {"jitter": float("nan")},
+        {"order": "KEY"}, {"Max_Failures": 3}, {"ORDER": "key"}, {"max_failures": None},
+    ]  # fmt: skip
+    for settings in wrong_settings:
         with pytest.raises(InvalidArgument):
             queue.configure(own, QUEUE, **settings)
     with closing(db.connect(autocommit=False)) as other:
@@ -291,7 +296,7 @@ def test_bad_calls_are_refused(db: ContractDatabase, own: Connection) -> None:
 #: Guards of the hand-out, of each dialect: function, old and new texts.
 MUTANTS = {
     "hidden": {
-        "postgres": ("receive", [("AND f.token IS NULL AND", "AND")]),
+        "postgres": ("receive", [("AND f.token IS NULL", "")]),
         "mysql": ("claim_ranges", [("AND r.token IS NULL", "")]),
     },
     "expiry": {
@@ -352,3 +357,45 @@ def test_without_the_alone_rule_neighbours_die_too(db: ContractDatabase, own: Co
         else:
             acknowledge(own, found)
     assert len(dead_letters.dead_letters(own, QUEUE)) > 1
+
+
+#: A turn that began a minute ago, and one without a bound on the rest after it.
+SLOW_TURN = {
+    "postgres": ("turn_queue", [(
+        "begun timestamptz := clock_timestamp()",
+        "begun timestamptz := clock_timestamp() - interval '1 minute'",
+    )]),
+    "mysql": ("turn_queue", [(
+        "begun DATETIME(6) DEFAULT SYSDATE(6)",
+        "begun DATETIME(6) DEFAULT SYSDATE(6) - INTERVAL 1 MINUTE",
+    )]),
+}  # fmt: skip
+UNBOUNDED = {
+    "postgres": ("rest_after", [("interval '5 seconds'", "interval '1 day'")]),
+    "mysql": ("rest_after", [(", 5000000)", ", 86400000000)")]),
+}
+REST = {
+    "postgres": "SELECT extract(epoch FROM max(rest_until) - clock_timestamp()) "
+    "FROM penstock.queue_turns",
+    "mysql": "SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MAX(rest_until)) / 1e6 "
+    "FROM penstock.queue_turns",
+}
+
+
+def _rest_after_a_slow_turn(db: ContractDatabase, own: Connection) -> float:
+    mutated(db, SLOW_TURN)
+    filled(own, 1)
+    receive(own)
+    return float(rows(own, REST[database.dialect_of(own)])[0][0])
+
+
+def test_a_slow_turn_keeps_nothing_back_for_long(db: ContractDatabase, own: Connection) -> None:
+    """A turn that waited for a minute: what is due then comes within seconds."""
+    assert 3 < _rest_after_a_slow_turn(db, own) <= 5
+
+
+@pytest.mark.long_on("mysql", "mariadb")
+def test_without_the_bound_it_rests_for_long(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: twenty times as long as the turn took."""
+    mutated(db, UNBOUNDED)
+    assert _rest_after_a_slow_turn(db, own) > 1000

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
+from penstock import database, subscriptions
+from penstock.cli.queues import counted_queues
 from penstock.consumer.queue_consumer import QueueConsumer
 from penstock.consumer.worker import QueueWorker
+from penstock.doctor import queues as doctored
 from penstock.doctor.findings import Limits
 from penstock.doctor.queues import examine_queues
 from penstock.errors import PermissionDenied
-from penstock.subscriptions import queue, stream
+from penstock.subscriptions import overview, queue, stream
 from penstock.upkeep.watch import Watch
 from tests import command
 from tests.contract.databases import ContractDatabase
@@ -97,3 +102,36 @@ def test_the_doctor_names_an_old_event(
     assert run(*arguments).code == 0
     (shown,) = run("status", "-o", "json").json["queues"]
     assert (shown["queue"], shown["ready"], shown["dead"]) == (QUEUE, 5, 0)
+
+
+def test_one_that_is_deleted_meanwhile_is_left_out(
+    db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are still looked at: by the metrics, the command and the doctor."""
+    filled(own, 1)
+    real = overview.list_subscriptions
+
+    def and_a_ghost(connection: Connection) -> list[overview.Subscription]:
+        found = real(connection)
+        return [replace(found[0], name="a ghost"), *found]
+
+    for each in (subscriptions, overview):
+        monkeypatch.setattr(each, "list_subscriptions", and_a_ghost)
+    watch = Watch(db.url, [QUEUE, "a ghost"], everything=False)
+    try:
+        assert watch.figures()["queue_ready", QUEUE] == 1
+    finally:
+        watch.close()
+    assert [each["queue"] for each in counted_queues(own)] == [QUEUE]
+    monkeypatch.setattr(doctored, "call", _ghostly(database.call))
+    queue.configure(own, QUEUE, max_in_flight=1)
+    receive(own, 1)
+    assert [each.check for each in examine_queues(own, Limits())] == ["queue_full"]
+
+
+def _ghostly(real: Any) -> Any:
+    def call(connection: Connection, name: str, **binds: Any) -> Any:
+        found = real(connection, name, **binds)
+        return [("a ghost", "queue"), *found] if name == "list_subscriptions" else found
+
+    return call
