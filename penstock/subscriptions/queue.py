@@ -16,7 +16,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
+from time import monotonic, sleep
 from typing import Any
 from uuid import UUID
 
@@ -40,6 +42,11 @@ _HIGHEST = 2**63 - 1
 _EVENTS = Range(1, 1_000, is_whole=True)
 _CLAIM = Range(0, 43_200)
 _DELAY = Range(0, 31_536_000)
+_WAIT = Range(0, 60)
+
+#: Between two looks of a receive that waits: the first pause, each one is twice as long.
+FIRST_PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +194,14 @@ def receive(
     max_events: int = 1,
     *,
     visibility_seconds: float | None = None,
+    wait_seconds: float = 0.0,
 ) -> list[Delivery]:
     """Hand out at most so many events, hidden from others for ``visibility_seconds``.
 
     Commits by itself: InvalidArgument inside a transaction, with which the count of the delivery
-    would be forgotten.  An event that was handed out twice and never finished comes alone.
+    would be forgotten.  An event that was handed out twice and never finished comes alone.  When
+    there is nothing, it looks again until something has come, for ``wait_seconds`` (0 to 60) at
+    most.
     """
     if not sessions.of_connection(connection).commits_by_itself(connection):
         raise InvalidArgument(
@@ -201,13 +211,19 @@ def receive(
     _EVENTS.require("max_events", max_events)
     if visibility_seconds is not None:
         _CLAIM.require("visibility_seconds", visibility_seconds)
-    rows = database.call(
+    _WAIT.require("wait_seconds", wait_seconds)
+    look = partial(
+        database.call,
         connection,
         "receive",
         subscription=subscription,
         max_events=max_events,
         visibility_seconds=visibility_seconds,
     )
+    until, pause = monotonic() + wait_seconds, FIRST_PAUSE_SECONDS
+    while not (rows := look()) and (left := until - monotonic()) > 0:
+        sleep(min(pause, left))
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
     return [_delivery(row) for row in rows]
 
 

@@ -148,6 +148,29 @@ def test_the_next_look_comes_when_a_delayed_event_is_due(own: Connection) -> Non
     assert timedelta(0) in rested
 
 
+def test_it_waits_for_an_event(own: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards: the loop of `receive`, and its end when the time is over."""
+    filled(own, 1)
+    acknowledge(own, receive(own))
+    now, pauses = [0.0], []
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            more(own, 1, start=2)
+
+    monkeypatch.setattr(queue, "monotonic", lambda: now[0])
+    monkeypatch.setattr(queue, "sleep", pause)
+    assert queue.receive(own, QUEUE, wait_seconds=0.13) == []
+    assert sum(pauses) == pytest.approx(0.13)
+    assert texts(queue.receive(own, QUEUE, wait_seconds=20)) == ["2"]
+    assert pauses[3:] == [0.02]
+    for wrong in (-1, 61):
+        with pytest.raises(InvalidArgument, match="wait_seconds"):
+            queue.receive(own, QUEUE, wait_seconds=wrong)
+
+
 def test_the_oldest_come_first_in_batches_of_any_size(own: Connection) -> None:
     """A range that is longer than what is asked for is cut; short ones are put together."""
     filled(own, 40)
