@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from typing import Any
 
 import psycopg
@@ -73,8 +74,7 @@ def _pause_until_replaced(
     """
     stage.wait_until(lambda: name in _holders(connection), f"{name} holds nothing")
     with stage.halted(name, point) as process:
-        before = subscriptions.take_overs(connection, SUBSCRIPTION)
-        process.send_signal(signal.SIGSTOP)
+        before = _stop_a_holder(stage, connection, name, process)
         stage.wait_until(
             lambda: (
                 subscriptions.take_overs(connection, SUBSCRIPTION) > before
@@ -87,6 +87,34 @@ def _pause_until_replaced(
                 lambda: _somebody_waits(connection), "nobody met the paused one's locks"
             )
     process.send_signal(signal.SIGCONT)
+
+
+def _stop_a_holder(
+    stage: Stage,
+    connection: psycopg.Connection[tuple[Any, ...]],
+    name: str,
+    process: subprocess.Popen[bytes],
+) -> int:
+    """SIGSTOP it while it holds a lease.  Returns how many take-overs there were before.
+
+    On a slow machine its leases may end while it comes to the point where it halts.  Nobody would
+    take over from it then, so it first has to join again.
+    """
+    before = 0
+
+    def stopped() -> bool:
+        nonlocal before
+        if name not in _holders(connection):
+            return False
+        process.send_signal(signal.SIGSTOP)
+        before = subscriptions.take_overs(connection, SUBSCRIPTION)
+        if name in _holders(connection):
+            return True
+        process.send_signal(signal.SIGCONT)
+        return False
+
+    stage.wait_until(stopped, f"{name} holds nothing when it is paused")
+    return before
 
 
 def _holders(connection: psycopg.Connection[tuple[Any, ...]]) -> set[str | None]:
