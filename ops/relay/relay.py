@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ops.relay.block import DEFAULT_BACKOFF, Backoff, Begun, BlockResult, relay_once
+from ops.relay.pauses import Pauses
 from ops.sinks.base import Sink
 from penstock import subscriptions
 from penstock.database.backoff import doubled
 from penstock.errors import LogBehind, PenstockError, StaleLease, TopicNotFound
+from penstock.leases.held import HeldLeases
 from penstock.leases.keepers import keeper_for
-from penstock.leases.loop import LeaseLoop
+from penstock.leases.loop import Rounds
 from penstock.log.restores import Seen, require_log
 from penstock.records import Lease
 from penstock.topics import names
@@ -54,7 +56,7 @@ class RelayResult:
     last_error: str
 
 
-class Relay(LeaseLoop):
+class Relay(Rounds):
     """Relays a subscription until it is told to stop: the continuous form.
 
     The caller opens and closes the sink.
@@ -74,7 +76,15 @@ class Relay(LeaseLoop):
     ) -> None:
         """Make a relay. Below the low sequence it reads the ``archive`` targets."""
         keeper = keeper_for(url, subscription, consumer_id=consumer_id, weight=weight)
-        super().__init__(keeper, idle_seconds=idle_seconds)
+        self.keeper = keeper
+        self._held = HeldLeases(keeper)
+        super().__init__(
+            keeper.url,
+            subscription,
+            keeper.consumer,
+            idle_seconds=idle_seconds,
+            setting=self._held,
+        )
         self.sink = sink
         self.dead_letters = 0
         self._backoff = backoff
@@ -84,6 +94,7 @@ class Relay(LeaseLoop):
         self._compared: dict[int, int] = {}
         self._begun: dict[int, Begun] = {}
         self._compared_on: Connection | None = None
+        self.pauses = Pauses()
 
     def preflight(self, connection: Any, topics: list[str]) -> None:
         """Prove that the sink can take these topics; SinkMisconfigured says what to set."""
@@ -107,7 +118,7 @@ class Relay(LeaseLoop):
             while time.monotonic() < deadline:
                 if self.turn(connection):
                     continue
-                if not self.has_postponed and not (until_drained and self._lags(connection)):
+                if not self.pauses and not (until_drained and self._lags(connection)):
                     break
                 pause.wait(_MICRO_BATCH_POLL_SECONDS)
             drained = not self._lags(connection)
@@ -121,10 +132,19 @@ class Relay(LeaseLoop):
             stats.last_error,
         )
 
-    def round(self, connection: Connection) -> int:
+    def turn(self, connection: Connection) -> int:
+        """One round, and then give back the leases that are asked back: none has events in hand."""
+        self.stats.last_round = time.monotonic()
+        done = self._round(connection)
+        self._held.give_back_asked(connection)
+        return done
+
+    def _round(self, connection: Connection) -> int:
         """Relay one block of each held partition.  Returns how many events are finished."""
         done = 0
-        for lease in self.ready_leases():
+        for lease in self.keeper.active():
+            if not self.pauses.is_over(lease):
+                continue
             self.stats.last_round = time.monotonic()
             if self.keeper.holds(lease):
                 done += self._relay(connection, lease)
@@ -150,18 +170,19 @@ class Relay(LeaseLoop):
                 targets=self._archive,
             )
         except StaleLease as error:
-            self.stale(lease, error)
+            self.stats.stale(error)
+            self.keeper.lost(lease)
             return 0
         except PenstockError as error:
             # No block was open yet, so the database has nothing to count the failure on.
             if isinstance(error, LogBehind):  # recorded, so that all readers are stopped
                 self._compared.pop(lease.partition_id, None)
             shortest, longest = self._backoff.base_seconds, self._backoff.max_seconds
-            pause = doubled(self.attempts(lease) + 1, shortest, longest)
+            pause = doubled(self.pauses.attempts(lease) + 1, shortest, longest)
             self._pause(lease, pause, f"{type(error).__name__}: {error}")
             return 0
         if result is None:
-            self.went_well(lease)
+            self.pauses.end(lease)
             return 0
         return self._settled(lease, result)
 
@@ -206,11 +227,13 @@ class Relay(LeaseLoop):
         if result.retry_after is not None:
             self._pause(lease, result.retry_after, result.error)
             return 0
-        self.done(lease, result.last_sequence, result.events)
+        self.pauses.end(lease)
+        self.keeper.moved(lease, result.last_sequence)
+        self.stats.done(result.events)
         return result.events + result.dead_letters
 
     def _pause(self, lease: Lease, seconds: float, error: str) -> None:
-        self.postpone(lease, seconds)
+        self.pauses.begin(lease, seconds)
         self.stats.failures += 1
         self.stats.last_error = error
         log.warning(

@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -19,8 +20,9 @@ from penstock.cli.events import as_line, until_interrupted
 from penstock.cli.output import Lines, say, show_line
 from penstock.consumer.cold import ColdReads
 from penstock.errors import StaleLease
+from penstock.leases.held import HeldLeases
 from penstock.leases.keepers import keeper_for
-from penstock.leases.loop import LeaseLoop
+from penstock.leases.loop import Rounds
 from penstock.subscriptions import stream
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ _AT_ONCE = 500
 _IDLE_SECONDS = 0.5
 
 
-class _Printer(LeaseLoop):
+class _Printer(Rounds):
     """Writes each event once.  Then it commits the position, or only reads on."""
 
     def __init__(
@@ -47,7 +49,15 @@ class _Printer(LeaseLoop):
         targets: Sequence[Target] = (),
     ) -> None:
         keeper = keeper_for(None, subscription, consumer_id=consumer_id, topics=topics)
-        super().__init__(keeper, idle_seconds=_IDLE_SECONDS)
+        self.keeper = keeper
+        self._held = HeldLeases(keeper)
+        super().__init__(
+            keeper.url,
+            subscription,
+            keeper.consumer,
+            idle_seconds=_IDLE_SECONDS,
+            setting=self._held,
+        )
         self._poll: Poll = keeper.poll
         if targets:
             self._poll = ColdReads(subscription, keeper.poll, targets).poll
@@ -62,10 +72,17 @@ class _Printer(LeaseLoop):
             while not self.stop.is_set() and self.turn(connection):
                 pass
 
-    def round(self, connection: Connection) -> int:
+    def turn(self, connection: Connection) -> int:
+        """One round, and then give back the leases that are asked back: none has events in hand."""
+        self.stats.last_round = time.monotonic()
+        done = self._round(connection)
+        self._held.give_back_asked(connection)
+        return done
+
+    def _round(self, connection: Connection) -> int:
         """One poll.  Returns how many events were written."""
         before = self.stats.events
-        ready = self.ready_leases()
+        ready = self.keeper.active()
         if ready:
             member = self.keeper.member
             for lease, events in self._poll(connection, ready, self._room(), None):
@@ -81,9 +98,11 @@ class _Printer(LeaseLoop):
                         last = (lease, events[-1].sequence)
                         stream.commit(connection, member, [last], after=[lease.position])
                 except StaleLease as error:
-                    self.stale(lease, error)
+                    self.stats.stale(error)
+                    self.keeper.lost(lease)
                 else:
-                    self.done(lease, events[-1].sequence, len(events))
+                    self.keeper.moved(lease, events[-1].sequence)
+                    self.stats.done(len(events))
         if self._room() == 0:
             self.stop.set()
         return self.stats.events - before

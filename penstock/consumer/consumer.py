@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -33,10 +34,10 @@ from penstock.consumer.signals import stopped_by_signals
 from penstock.consumer.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
 from penstock.consumer.working import Connections, HandlerRolledBack
 from penstock.errors import PenstockError, StaleLease
+from penstock.leases.held import HeldLeases
 from penstock.leases.keeper import Keeper
 from penstock.leases.keepers import keeper_for
-from penstock.leases.loop import ConnectionLost, LeaseLoop
-from penstock.records import Lease
+from penstock.leases.loop import ConnectionLost, Rounds
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -59,7 +60,7 @@ INLINE_COMMIT_SECONDS = 0.01
 HANGING_LOOK_SECONDS = 0.05
 
 
-class Consumer(LeaseLoop):
+class Consumer(Rounds):
     """Reads a subscription until it is told to stop.
 
     Give ``handler``, called with each event, or ``batch_handler``, called with each :class:`Batch`;
@@ -81,7 +82,15 @@ class Consumer(LeaseLoop):
             coordination=options.coordination,
             assign=options.assign,
         )
-        super().__init__(keeper, idle_seconds=options.idle_seconds)
+        self.keeper = keeper
+        self._held = HeldLeases(keeper)
+        super().__init__(
+            keeper.url,
+            subscription,
+            keeper.consumer,
+            idle_seconds=options.idle_seconds,
+            setting=self._held,
+        )
         self.is_async = handled.is_async
         self._clock = options.clock
         self._slice_seconds = options.commit_every_seconds
@@ -162,6 +171,13 @@ class Consumer(LeaseLoop):
 
     # -- one round ------------------------------------------------------------------------------
 
+    def turn(self, connection: Connection) -> int:
+        """One round, and then give back the leases that are asked back and have nothing in hand."""
+        self.stats.last_round = time.monotonic()
+        done = self.round(connection)
+        self._held.give_back_asked(connection, self.committer.let_go)
+        return done
+
     def round(self, connection: Connection) -> int:
         """Read, hand over, take back, commit.  Returns how much was done."""
         self.keeper.take_up(connection)
@@ -175,10 +191,6 @@ class Consumer(LeaseLoop):
     def heard(self, notices: Sequence[str]) -> None:
         """The database says that these partitions have grown."""
         self.reader.heard(notices)
-
-    def let_go(self, connection: Connection, asked: list[Lease]) -> list[Lease]:
-        """Of the leases that are asked back: those that can be given back now."""
-        return self.committer.let_go(connection, asked)
 
     def _hand_over(self, connection: Connection) -> int:
         """Begin the units that can begin.  Returns how much came to an end."""
@@ -298,7 +310,7 @@ class Consumer(LeaseLoop):
         else:
             self.retrier.unit_failed(unit, error)
         self.committer.part_with(connection, [each])
-        self.release(connection, [each.lease])
+        self._held.release(connection, [each.lease])
 
     # -- the frame ------------------------------------------------------------------------------
 

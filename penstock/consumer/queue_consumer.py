@@ -32,7 +32,7 @@ from penstock.consumer.working import Connections
 from penstock.database import config
 from penstock.errors import StaleReceipt, SubscriptionNotFound
 from penstock.leases.keeper import consumer_id
-from penstock.leases.rounds import Rounds
+from penstock.leases.loop import Rounds
 from penstock.subscriptions import queue
 
 if TYPE_CHECKING:

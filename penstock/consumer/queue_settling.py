@@ -17,7 +17,7 @@ from penstock.subscriptions.verdicts import AGAIN, DISCARD, again
 
 if TYPE_CHECKING:
     from penstock.database import Connection
-    from penstock.leases.rounds import LoopStats
+    from penstock.leases.loop import LoopStats
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.errors import DuplicateSession
-from penstock.leases.rounds import LoopStats, Rounds
+from penstock.leases.loop import LoopStats, Rounds
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from tests.faults import checker, queue_rules, told, told_jobs
 from tests.faults.checker import check
+from tests.faults.needed import assert_needed
 
 Dump = dict[str, Any]
 #: The checker's own modules.
@@ -446,14 +446,7 @@ def test_a_bad_run_is_seen(kind: str, spoil: Callable[[Made], None]) -> None:
 @pytest.mark.parametrize("rule", checker.RULES, ids=lambda rule: rule.__name__)
 def test_each_rule_is_needed(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the checker without the rule; at least one bad run is then taken for less bad."""
-    found = {}
-    for kind, spoil in BAD:
-        made = sound()
-        spoil(made)
-        found[spoil.__name__] = kind, copy.deepcopy(made)
-    rest = tuple(each for each in checker.RULES if each is not rule)
-    monkeypatch.setattr(checker, "RULES", rest)
-    assert any(kind not in made.kinds() for kind, made in found.values())
+    assert_needed(rule, checker, BAD, sound, monkeypatch)
 
 
 def test_it_knows_nothing_of_the_product() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.faults import queue_rules
+from tests.faults.needed import assert_needed
 from tests.faults.test_checker import Made
 
 VISIBLE = 10.0
@@ -288,11 +288,4 @@ def test_a_bad_run_is_seen(kind: str, spoil: Callable[[MadeQueue], None]) -> Non
 @pytest.mark.parametrize("rule", queue_rules.RULES, ids=lambda rule: rule.__name__)
 def test_each_rule_is_needed(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the checker without the rule; at least one bad run is then taken for less bad."""
-    found = {}
-    for kind, spoil in BAD:
-        made = sound()
-        spoil(made)
-        found[spoil.__name__] = kind, copy.deepcopy(made)
-    rest = tuple(each for each in queue_rules.RULES if each is not rule)
-    monkeypatch.setattr(queue_rules, "RULES", rest)
-    assert any(kind not in made.kinds() for kind, made in found.values())
+    assert_needed(rule, queue_rules, BAD, sound, monkeypatch)

@@ -105,10 +105,6 @@ def _has_state(found: type) -> bool:
     return any(isinstance(each, ast.Name) and each.id == "self" for each in stored)
 
 
-#: What consumers and relays stand on.
-FRAMES = ["LeaseLoop", "Rounds"]
-
-
 def _standing_on_many(ours: Iterable[type]) -> dict[str, list[str]]:
     """Classes that stand on more than one of ours that has state, and which these are."""
     with_state = {each for each in ours if _has_state(each)}
@@ -123,10 +119,9 @@ def test_no_class_stands_on_two_that_have_state() -> None:
     """What a method of an object works with is in its class, in one above, or has a name."""
     ours = {each for name in ("penstock", "ops", "consumers") for each in _classes(name)}
     assert len(ours) > 250
-    # The frame of a loop is one class, the frame with leases another: queues work without leases.
-    assert {name: above for name, above in _standing_on_many(ours).items() if above != FRAMES} == {}
+    assert _standing_on_many(ours) == {}
 
     class Planted(Consumer):
         """One level too many: a third one would have to be read with it."""
 
-    assert _standing_on_many(ours | {Planted})["Planted"] == ["Consumer", *FRAMES]
+    assert _standing_on_many(ours | {Planted})["Planted"] == ["Consumer", "Rounds"]

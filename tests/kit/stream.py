@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from penstock import subscriptions
 from penstock.leases.database_keeper import LeaseKeeper
 from penstock.leases.keeper import Keeper
-from penstock.leases.rounds import Rounds
+from penstock.leases.loop import Rounds
 from penstock.publishing.publish import publish_batch
 from penstock.records import Lease, Message
 from penstock.subscriptions import policies, stream

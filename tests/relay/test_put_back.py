@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from ops.relay.block import Backoff
+from ops.relay.pauses import Pauses
 from ops.relay.relay import Relay
 from ops.sinks.jsonl import JsonlSink
 from penstock import database
@@ -105,7 +106,7 @@ def test_the_connection_outlives_a_restore_and_nothing_is_sent(
             restored.come_back()
             _grow(database_url, events)
             for _ in range(3):
-                relay._postponed.clear()
+                relay.pauses = Pauses()
                 relay.turn(connection)
             assert [each.lease_epoch for each in relay.keeper.leases()] == [lease.lease_epoch]
             assert not connection.closed

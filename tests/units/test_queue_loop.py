@@ -25,7 +25,7 @@ from penstock.consumer.queue_consumer import QueueConsumer
 from penstock.consumer.queue_delivery import Claim, InHand, QueueDelivery
 from penstock.consumer.queue_settling import Settler
 from penstock.errors import InvalidArgument, SubscriptionNotFound
-from penstock.leases.rounds import LoopStats
+from penstock.leases.loop import LoopStats
 from penstock.records import Message
 from penstock.subscriptions.verdicts import Verdict
 from penstock.testing import MemoryDatabase

@@ -36,7 +36,7 @@ def _stopped_during_the_first(db: ContractDatabase, **options: Any) -> tuple[int
 
 
 def test_who_is_told_to_stop_begins_nothing_more(db: ContractDatabase) -> None:
-    """F2. Guard: LeaseLoop.is_stopping, between two events too; what was done is committed."""
+    """F2. Guard: Rounds.is_stopping, between two events too; what was done is committed."""
     assert _stopped_during_the_first(db) == (1, 1)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ops.relay import block as relay_block
+from ops.relay.pauses import Pauses
 from ops.relay.relay import Relay
 from ops.sinks.base import Block
 from penstock.consumer.committing import Committer
@@ -98,14 +99,14 @@ def _put_back_between(db: ContractDatabase, sink: Interrupted, events: int) -> t
         snapshot.come_back()
         more(own, events=events, start=100)
         for _ in range(3):  # what was refused once is not done at the second try
-            relay._postponed.clear()
+            relay.pauses = Pauses()
             relay.turn(connection)
         error, status = relay.stats.last_error, restore_status(own)
         if "LogBehind" in error:
             assert (len(sink.blocks), stored(own)) == (2, 4)
             reconcile(own, "a test")
             check_in(relay.keeper)
-            relay._postponed.clear()
+            relay.pauses = Pauses()
             relay.turn(connection)
             assert (sink.blocks[-1].history, sink.blocks[-1].first_sequence) == (2, 5)
     assert sink.written()[:8] == [(number, number) for number in range(1, 9)]

@@ -1,0 +1,68 @@
+"""The leases that a loop looks after: kept alive, given back when asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.database.wake import Wake
+from penstock.leases.keeper import Keeper
+from penstock.leases.loop import Setting
+from penstock.records import Lease
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+
+class HeldLeases(Setting):
+    """A keeper, as a loop uses it."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    def whole_run(self) -> AbstractContextManager[object]:
+        """The keeper has a connection of its own."""
+        return self._keeper
+
+    @contextmanager
+    def woken(self, wake: Wake) -> Iterator[None]:
+        """In the block, a check-in that brings leases ends the loop's rest."""
+        self._keeper.wake = wake.set
+        try:
+            yield
+        finally:
+            self._keeper.wake = lambda: None
+
+    def reconnected(self, connection: Connection) -> None:
+        """Whether the leases are still there."""
+        self._keeper.look_again(connection)
+
+    def heard(self, notices: Sequence[str]) -> None:
+        """The database says that these partitions have grown."""
+        self._keeper.heard(notices)
+
+    def gauges(self) -> dict[str, float]:
+        """What is held, and how long ago the database was last heard of."""
+        return {
+            "held_leases": float(len(self._keeper.leases())),
+            "heartbeat_age_seconds": time.monotonic() - self._keeper.last_success,
+        }
+
+    def give_back_asked(
+        self,
+        connection: Connection,
+        free: Callable[[Connection, list[Lease]], list[Lease]] = lambda _, asked: asked,
+    ) -> None:
+        """Give back the leases that are asked back.  ``free``: those of them that can go now."""
+        asked = [lease for lease in self._keeper.leases() if lease.state == "RELEASING"]
+        if asked:
+            self.release(connection, free(connection, asked))
+
+    def release(self, connection: Connection, leases: list[Lease]) -> None:
+        """Give leases back."""
+        if leases:
+            self._keeper.release(connection, leases)
+        for lease in leases:
+            self._keeper.lost(lease)
