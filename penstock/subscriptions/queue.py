@@ -438,11 +438,11 @@ def _extended(
 
 
 def _deliveries(rows: Iterable[Sequence[Any]]) -> list[Delivery]:
-    """Rows of receive, claim by claim: what the events of a claim share is decoded once."""
+    """Rows of receive: what the events of a claim share is decoded once."""
     found: list[Delivery] = []
-    for (claim, token), handed_out in groupby(rows, key=_claim_of):
+    for shared, handed_out in groupby(rows, key=_shared):
+        claim, token, deadline, deliveries, failures, topic, partition, history = shared
         given = [*handed_out]
-        _, _, deadline, deliveries, failures, topic, partition, *_, history = given[0]
         events = Event.from_rows(topic, partition, history, map(_row_of_event, given))
         receipts = zip(repeat(claim), map(_sequence_of, given), repeat(as_uuid(token)))
         found += map(
@@ -458,7 +458,7 @@ def _deliveries(rows: Iterable[Sequence[Any]]) -> list[Delivery]:
     return found
 
 
-_claim_of = itemgetter(0, 1)
+_shared = itemgetter(0, 1, 2, 3, 4, 5, 6, 16)
 _sequence_of = itemgetter(7)
 _row_of_event = itemgetter(slice(7, 16))
 #: The named tuples' own constructors are written in Python.

@@ -152,9 +152,10 @@ SET enable_seqscan = off SET jit = off AS $$
     SELECT g.id, g.token, g.deadline, g.deliveries, 0, t.address, (g.partition_id & 65535)::integer, f.sequence,
            f.event_id, f.key, f.type, f.content_type, f.headers, f.payload, f.created_at, f.sequenced_at,
            (SELECT current_history())
-    FROM given AS g
-    JOIN found AS f
-        ON f.partition_id = g.partition_id AND f.sequence BETWEEN g.first_sequence AND g.last_sequence
+    FROM (
+        SELECT n.*, generate_series(n.first_sequence, n.last_sequence) AS sequence FROM given AS n
+    ) AS g
+    JOIN found AS f ON f.partition_id = g.partition_id AND f.sequence = g.sequence
     JOIN topics AS t ON t.id = g.partition_id >> 16
     UNION ALL
     SELECT c.id, c.token, c.deadline, c.deliveries, w.failures, t.address, (c.partition_id & 65535)::integer,
