@@ -120,9 +120,9 @@ LANGUAGE sql STABLE ROWS 1 AS $$
 $$;
 
 -- name: read_claims
--- The events of claims. Ranges of a partition that are near each other are read as one: to begin a read takes as long as
--- to read 50 events. With the order of keys each event is a range, and its neighbours wait behind others. They are read
--- before they are joined to their claims: else each claim reads all of them.
+-- The events of claims. Ranges of a partition that are near each other are read as one: to begin a read takes as long
+-- as to read 50 events. With the order of keys each event is a range, and its neighbours wait behind others. All are
+-- read before they are joined to their claims, or each claim would read all of them.
 CREATE OR REPLACE FUNCTION read_claims(claimed queue_ranges[])
 RETURNS TABLE (
     claim bigint, token uuid, deadline timestamptz, deliveries integer, failures integer, topic text,

@@ -126,9 +126,17 @@ def test_events_are_read_once_however_many_claims_they_are(
 
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_each_claim_would_read_all_of_them(db: ContractDatabase, own: Connection) -> None:
-    """Mutant: what was read is not kept for the join with the claims."""
-    kept = "found AS MATERIALIZED ("
-    mutated(db, {"postgres": ("read_claims", [(kept, "found AS NOT MATERIALIZED (")])})
+    """Mutant: one query with a join by ranges, and what was read is not kept for it."""
+    each_event = "generate_series(n.first_sequence, n.last_sequence) AS sequence"
+    changes = [
+        ("found AS MATERIALIZED (", "found AS NOT MATERIALIZED ("),
+        (
+            "AND f.sequence = g.sequence",
+            "AND f.sequence BETWEEN g.first_sequence AND g.last_sequence",
+        ),
+        (f"(\n        SELECT n.*, {each_event} FROM given AS n\n    ) AS g", "given AS g"),
+    ]
+    mutated(db, {"postgres": ("read_claims", changes)})
     assert _reads_of_the_log(db, own) > 1_000
 
 
