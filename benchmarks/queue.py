@@ -64,7 +64,8 @@ READY_SECONDS = 120
 #: The statement of `queue.receive` with fewer columns.
 _RECEIVE = """
 SELECT claim, token, sequence, created_at, payload
-FROM set_config('synchronous_commit', 'off', true), penstock.receive(%s, %s, %s)
+FROM penstock.receive(
+    CASE set_config('synchronous_commit', 'off', true) WHEN 'off' THEN %s END, %s, %s)
 """
 
 #: Works once: takes at most so many and finishes them.  Returns how many.

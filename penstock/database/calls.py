@@ -143,12 +143,19 @@ def _rows(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> li
     connection = unwrap.unwrapped(connection)
     dialect = dialects.of_connection(connection)
     statement = _statement(dialect, name, binds)
+    # Where nothing has to be made atomic there is no context manager: each adds several functions
+    # to a call that takes Python as long as the server.
     try:
-        with dialect.atomic(connection, statement):
-            rows = _execute(dialect, connection, statement.text, binds or None, raw=raw)
+        if dialect.is_atomic:
+            return _run(dialect, connection, statement, binds, raw=raw)
+        with dialect.atomic(connection, statement), typed_errors():
+            rows = _run(dialect, connection, statement, binds, raw=raw)
     except PenstockError:
         raise
     except Exception as error:
+        translated = _translated(error, config.schema_name()) if dialect.is_atomic else None
+        if translated is not None:
+            raise translated from driver_error(error)
         said = dialect.out_of_range(error)
         if said is None:
             raise
@@ -158,20 +165,21 @@ def _rows(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> li
     return dialect.answered(rows, statement)
 
 
+def _run(
+    dialect: Dialect, connection: Any, statement: Statement, binds: dict[str, Any], *, raw: bool
+) -> list[Row]:
+    run = dialect.events if raw else dialect.execute
+    return run(connection, statement.text, dialect.binds(binds) if binds else None)
+
+
 def execute(
     connection: Any, sql: str, binds: dict[str, Any] | None = None
 ) -> list[tuple[Any, ...]]:
     """Run one statement in the caller's transaction; errors of Penstock's SQL become typed ones."""
     connection = unwrap.unwrapped(connection)
-    return _execute(dialects.of_connection(connection), connection, sql, binds)
-
-
-def _execute(
-    dialect: Dialect, connection: Any, sql: str, binds: dict[str, Any] | None, *, raw: bool = False
-) -> list[Row]:
-    run = dialect.events if raw else dialect.execute
+    dialect = dialects.of_connection(connection)
     with typed_errors():
-        return run(connection, sql, dialect.binds(binds) if binds else None)
+        return dialect.execute(connection, sql, dialect.binds(binds) if binds else None)
 
 
 @contextmanager
@@ -182,12 +190,15 @@ def typed_errors(schema: str | None = None) -> Iterator[None]:
     except PenstockError:
         raise
     except Exception as error:
-        schema = schema or config.schema_name()
-        translated = from_database(error, schema) or denied.translated(error, schema)
+        translated = _translated(error, schema or config.schema_name())
         if translated is None:
             raise
         # The driver's error, not SQLAlchemy's: that one prints the parameters, payloads included.
         raise translated from driver_error(error)
+
+
+def _translated(error: BaseException, schema: str) -> PenstockError | None:
+    return from_database(error, schema) or denied.translated(error, schema)
 
 
 def dialect_of(connection: Any) -> str:

@@ -20,6 +20,9 @@ class Dialect(Protocol):
     """One kind of database; stateless.  It imports its driver only when it is needed."""
 
     name: str
+    #: Every statement is atomic by itself, and its rows have the right types: neither
+    #: :meth:`atomic` nor :meth:`answered` has anything to do.
+    is_atomic: bool
 
     def connect(
         self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int

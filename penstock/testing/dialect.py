@@ -14,6 +14,7 @@ class Memory:
     """The dialect of a log in memory, for tests of applications."""
 
     name = "memory"
+    is_atomic = False
 
     def connect(
         self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int

@@ -15,12 +15,14 @@ FROM penstock.describe_queue(%(subscription)s)
 
 -- name: receive
 -- Hands out events, in a transaction of its own, whose commit does not wait for the disk: what a crash loses is handed
--- out again, and its receipts are good no longer. Headers come as text, as in fetch.
+-- out again, and its receipts are good no longer. That is set inside of an argument, because a second function in FROM
+-- would be joined to each row. Headers come as text, as in fetch.
 SELECT
     claim, token, deadline, deliveries, failures, topic, partition, sequence, event_id, key, type, content_type,
     headers::text, payload, created_at, sequenced_at, history
-FROM set_config('synchronous_commit', 'off', true),
-    penstock.receive(%(subscription)s, %(max_events)s::integer, %(visibility_seconds)s::double precision)
+FROM penstock.receive(
+    CASE set_config('synchronous_commit', 'off', true) WHEN 'off' THEN %(subscription)s END,
+    %(max_events)s::integer, %(visibility_seconds)s::double precision)
 
 -- name: acknowledge
 -- Finishes events.

@@ -36,6 +36,7 @@ class MySQL:
     """MySQL 8.0 and newer, MariaDB 10.6 and newer."""
 
     name = "mysql"
+    is_atomic = False
 
     def connect(
         self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int

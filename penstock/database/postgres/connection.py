@@ -42,6 +42,7 @@ class Postgres:
     """PostgreSQL 14 and newer."""
 
     name = "postgres"
+    is_atomic = True
 
     def connect(
         self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int
@@ -85,14 +86,15 @@ class Postgres:
 
     def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """Run one statement and read its one result."""
+        if is_psycopg(connection):
+            # Nothing else has the cursor, so it ends with this call; to close it takes longer.
+            cursor = _cursor(connection)
+            _run(connection, cursor, sql, binds and _with_literals(sql, binds))
+            # Tells whether there are rows, without building `description`.
+            return [] if cursor.rownumber is None else list(cursor.fetchall())
         if on_sqlalchemy(connection):
             result = connection.exec_driver_sql(sql, binds)
             return [tuple(row) for row in result] if result.returns_rows else []
-        if is_psycopg(connection):
-            with _cursor(connection) as cursor:
-                _run(connection, cursor, sql, binds and _with_literals(sql, binds))
-                # Tells whether there are rows, without building `description`.
-                return [] if cursor.rownumber is None else list(cursor.fetchall())
         with connection.cursor() as cursor:
             cursor.execute(sql, binds)
             if cursor.description is None:
@@ -232,8 +234,8 @@ def _with_literals(sql: str, binds: dict[str, Any]) -> dict[str, Any]:
     """
     for name in _arrays(sql):
         given = binds[name]
-        if isinstance(given, list) and all(type(each) in _PLAIN for each in given):
-            binds[name] = "{" + ",".join(map(str, given)) + "}"
+        if isinstance(given, list) and _PLAIN.issuperset(map(type, given)):
+            binds[name] = f"{{{','.join(map(str, given))}}}"
     return binds
 
 
@@ -296,11 +298,16 @@ def _cursor(connection: Any) -> Any:
 
     The caller's connection may be set to dictionaries, or to cursors that cannot do this.
     """
+    kind, tuple_row = _cursor_kind(connection.cursor_factory)
+    return kind(connection, row_factory=tuple_row)
+
+
+@cache
+def _cursor_kind(kind: Any) -> tuple[Any, Any]:
     psycopg = _psycopg()
-    kind = connection.cursor_factory
     if issubclass(kind, (psycopg.ClientCursor, psycopg.RawCursor)):
         kind = psycopg.Cursor
-    return kind(connection, row_factory=psycopg.rows.tuple_row)
+    return kind, psycopg.rows.tuple_row
 
 
 def _options(url: str, application_name: str, statement_timeout_ms: int) -> dict[str, Any]:

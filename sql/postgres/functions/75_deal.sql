@@ -13,10 +13,11 @@ $$;
 
 -- name: has_undealt
 -- Whether a partition has events that a queue has not dealt. The end of the log is looked up in the query: a call of
--- high_watermark for each partition takes three times as long.
+-- high_watermark for each partition takes three times as long. In plpgsql, because a session plans it once then.
 CREATE OR REPLACE FUNCTION has_undealt(subscription_id bigint) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
         SELECT FROM leases AS l
         CROSS JOIN LATERAL (
             SELECT COALESCE(p.reached, p.position) AS reached
@@ -32,16 +33,19 @@ LANGUAGE sql STABLE AS $$
             ORDER BY c.first_sequence DESC
             LIMIT 1
         ) AS log
-        WHERE l.subscription_id = has_undealt.subscription_id AND log.watermark > stands.reached)
+        WHERE l.subscription_id = has_undealt.subscription_id AND log.watermark > stands.reached);
+END
 $$;
 
 -- name: has_due
 -- Whether an event out of the window is due.
 CREATE OR REPLACE FUNCTION has_due(subscription_id bigint, now timestamptz) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
         SELECT FROM queue_waiting AS w
-        WHERE w.subscription_id = has_due.subscription_id AND w.due_at <= has_due.now)
+        WHERE w.subscription_id = has_due.subscription_id AND w.due_at <= has_due.now);
+END
 $$;
 
 -- name: unfinished
@@ -91,23 +95,27 @@ BEGIN
     ELSIF last.id > (SELECT c.last_value - (NOT c.is_called)::integer FROM queue_turns_id AS c) THEN
         PERFORM refuse_set_back('queue_turns_id');
     END IF;
-    IF is_due THEN
+    FOR look IN 1..2 LOOP
+        -- A range that somebody is just cutting is still seen whole, so nothing that is not seen yet is below these.
+        SELECT COALESCE(min(r.id), before + 1) AS floor_id,
+               COALESCE(min(r.id) FILTER (WHERE r.token IS NULL), before + 1) AS free_id,
+               COALESCE(sum(r.last_sequence - r.first_sequence + 1 - COALESCE(bit_count(r.finished), 0)), 0)::bigint
+                   AS events,
+               COALESCE(sum(r.last_sequence - r.first_sequence + 1) FILTER (WHERE r.token IS NULL), 0)::bigint
+                   AS free_events,
+               COALESCE(bool_or(r.deadline <= begun), false) AS has_ended
+        INTO seen
+        FROM queue_ranges AS r
+        WHERE r.subscription_id = queue.subscription_id AND r.id >= last.floor_id;
+        -- Most turns have nothing to bring back or to move: what looks for it is begun only after it was seen.
+        EXIT WHEN look = 2 OR NOT is_due
+            OR NOT (seen.has_ended OR seen.floor_id < last.free_id - 5000 OR queue."order" = 'key');
         PERFORM end_claims(queue, last.floor_id, begun);
         PERFORM move_claims(queue.subscription_id, last);
         IF queue."order" = 'key' THEN
             PERFORM settle_keys(queue.subscription_id);
         END IF;
-    END IF;
-    -- A range that somebody is just cutting is still seen whole, so nothing that is not seen yet is below these.
-    SELECT COALESCE(min(r.id), before + 1) AS floor_id,
-           COALESCE(min(r.id) FILTER (WHERE r.token IS NULL), before + 1) AS free_id,
-           COALESCE(sum(r.last_sequence - r.first_sequence + 1 - COALESCE(bit_count(r.finished), 0)), 0)::bigint
-               AS events,
-           COALESCE(sum(r.last_sequence - r.first_sequence + 1) FILTER (WHERE r.token IS NULL), 0)::bigint
-               AS free_events
-    INTO seen
-    FROM queue_ranges AS r
-    WHERE r.subscription_id = queue.subscription_id AND r.id >= last.floor_id;
+    END LOOP;
     seen.events := seen.events + events_behind(queue);
     room := LEAST(queue.max_in_flight - seen.events, LEAST(400 * range_size, 20000) - seen.free_events);
     IF is_due THEN
@@ -305,12 +313,13 @@ $$;
 -- Moves the position of each partition to before its lowest unfinished event. Events out of the window are copies and
 -- do not count; what waits behind its key does. A lease row that is locked is left to the next turn.
 CREATE OR REPLACE FUNCTION move_floors(queue queues, floor_id bigint) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
     WITH present AS MATERIALIZED (
         SELECT r.partition_id, min(
                    CASE WHEN r.finished IS NULL THEN r.first_sequence ELSE first_unfinished(r) END) AS sequence
         FROM queue_ranges AS r
-        WHERE r.subscription_id = queue.subscription_id AND r.id >= floor_id AND r.waiting_id IS NULL
+        WHERE r.subscription_id = queue.subscription_id AND r.id >= move_floors.floor_id AND r.waiting_id IS NULL
         GROUP BY r.partition_id
         UNION ALL
         SELECT k.partition_id, min(k.sequence)
@@ -337,5 +346,6 @@ LANGUAGE sql AS $$
     )
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
     SELECT queue.subscription_id, m.partition_id, m.position, m.lease_epoch, 'queue', m.reached
-    FROM moved AS m
+    FROM moved AS m;
+END
 $$;

@@ -142,16 +142,16 @@ BEGIN
     FOR ended IN
         SELECT DISTINCT g.partition_id, g.key_digest FROM unnest(parts, digests) AS g (partition_id, key_digest)
     LOOP
-        SELECT w.sequence, w.waiting_id, w.state INTO next
-        FROM queue_keys AS w
-        WHERE w.subscription_id = owner_id AND w.partition_id = ended.partition_id
-          AND w.key_digest >= ended.key_digest AND w.key_digest <= ended.key_digest
-        ORDER BY w.key_digest, w.sequence, w.waiting_id
-        LIMIT 1;
-        CONTINUE WHEN next.sequence IS NULL OR next.state = 'first';
         UPDATE queue_keys AS k SET state = 'first'
-        WHERE k.subscription_id = owner_id AND k.partition_id = ended.partition_id AND k.sequence = next.sequence
-          AND k.waiting_id = next.waiting_id AND k.state <> 'first';
+        WHERE k.subscription_id = owner_id AND k.partition_id = ended.partition_id AND k.state <> 'first'
+          AND (k.sequence, k.waiting_id) = (
+            SELECT w.sequence, w.waiting_id
+            FROM queue_keys AS w
+            WHERE w.subscription_id = owner_id AND w.partition_id = ended.partition_id
+              AND w.key_digest >= ended.key_digest AND w.key_digest <= ended.key_digest
+            ORDER BY w.key_digest, w.sequence, w.waiting_id
+            LIMIT 1)
+        RETURNING k.sequence, k.waiting_id INTO next;
         IF FOUND THEN
             brought_parts := brought_parts || ended.partition_id;
             sequences := sequences || next.sequence;

@@ -102,6 +102,44 @@ def test_what_comes_again_keeps_its_key_waiting(own: Connection, how: str) -> No
     assert count(own, "queue_keys") == 0
 
 
+def _reads_of_the_log(db: ContractDatabase, own: Connection) -> int:
+    """How often an event is looked up while 40 of 40 keys are received, each a claim of its own."""
+    _ordered(own, *(f"{chr(0x100 + number)}{number}" for number in range(40)))
+    with closing(db.connect(autocommit=False)) as other:
+        binds = {"subscription": QUEUE, "max_events": 40, "visibility_seconds": 50}
+        assert len(database.call(other, "receive", **binds)) == 40
+        (read,) = database.execute(
+            other,
+            "SELECT sum(s.idx_tup_fetch)::bigint FROM pg_stat_xact_user_tables AS s"
+            " JOIN penstock.slices AS l ON l.parent = 'events' AND l.slice = s.relname",
+        )
+        return int(read[0])
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_events_are_read_once_however_many_claims_they_are(
+    db: ContractDatabase, own: Connection
+) -> None:
+    """Once for the dealer, which looks at the keys, and once to be handed out."""
+    assert _reads_of_the_log(db, own) <= 100
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_each_claim_would_read_all_of_them(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: one query with a join by ranges, and what was read is not kept for it."""
+    each_event = "generate_series(n.first_sequence, n.last_sequence) AS sequence"
+    changes = [
+        ("found AS MATERIALIZED (", "found AS NOT MATERIALIZED ("),
+        (
+            "AND f.sequence = g.sequence",
+            "AND f.sequence BETWEEN g.first_sequence AND g.last_sequence",
+        ),
+        (f"(\n        SELECT n.*, {each_event} FROM given AS n\n    ) AS g", "given AS g"),
+    ]
+    mutated(db, {"postgres": ("read_claims", changes)})
+    assert _reads_of_the_log(db, own) > 1_000
+
+
 def test_what_is_published_later_waits(own: Connection) -> None:
     _ordered(own, "a1")
     (first,) = receive(own)

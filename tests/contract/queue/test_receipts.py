@@ -6,7 +6,6 @@ import random
 import uuid
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -73,9 +72,9 @@ def test_no_other_receipt_is_good(own: Connection) -> None:
     (foreign,) = queue.receive(own, "other")
     (held,) = receive(own)
     wrong = [
-        replace(held.receipt, token=uuid.uuid4()),
-        replace(held.receipt, claim=held.receipt.claim + 1000),
-        replace(held.receipt, sequence=2),
+        held.receipt._replace(token=uuid.uuid4()),
+        held.receipt._replace(claim=held.receipt.claim + 1000),
+        held.receipt._replace(sequence=2),
         foreign.receipt,
     ]
     for use in CALLS:
@@ -100,7 +99,7 @@ def test_malformed_receipts_are_refused(own: Connection) -> None:
         with pytest.raises(MalformedReceipt):
             use(own, [held.receipt, held.receipt])
         with pytest.raises(MalformedReceipt):
-            use(own, [replace(held.receipt, sequence=-1)])
+            use(own, [held.receipt._replace(sequence=-1)])
         with pytest.raises(MalformedReceipt):
             use(own, [str(held.receipt)])  # type: ignore[list-item]
     with pytest.raises(MalformedReceipt):
@@ -131,7 +130,7 @@ def test_one_bad_receipt_refuses_all_or_itself(own: Connection) -> None:
     filled(own, 5)
     held = receive(own, 5)
     given = receipts(held)
-    given[2] = replace(given[2], token=uuid.uuid4())
+    given[2] = given[2]._replace(token=uuid.uuid4())
     with pytest.raises(StaleReceipt):
         queue.acknowledge(own, QUEUE, given)
     assert queue.statistics(own, QUEUE).in_flight == 5
@@ -144,7 +143,7 @@ def test_receipts_of_several_claims_end_whole_and_in_part(own: Connection) -> No
     """In any order; of each claim all events, some or none."""
     filled(own, 12)
     batches = [receive(own, 4, visibility_seconds=100) for _ in range(3)]
-    foreign = replace(batches[2][1].receipt, claim=batches[0][0].receipt.claim)
+    foreign = batches[2][1].receipt._replace(claim=batches[0][0].receipt.claim)
     mixed = [batches[2][0].receipt, foreign, *receipts(batches[2][2:])]
     with pytest.raises(StaleReceipt):
         queue.acknowledge(own, QUEUE, mixed)
@@ -346,11 +345,11 @@ def test_without_a_guard_a_wrong_receipt_is_accepted(
     if guard == "its token, in the plain case":
         queue.release(own, QUEUE, receipts(batch))
         (alone,) = receive(own)
-        queue.acknowledge(own, QUEUE, [replace(alone.receipt, token=uuid.uuid4())])
+        queue.acknowledge(own, QUEUE, [alone.receipt._replace(token=uuid.uuid4())])
     elif guard == "its queue":
         queue.acknowledge(own, QUEUE, [foreign.receipt])
     elif guard == "its bits":
         acknowledge(own, batch[1:2])
         acknowledge(own, batch[1:2])
     else:
-        queue.acknowledge(own, QUEUE, [held.receipt, replace(foreign.receipt, token=uuid.uuid4())])
+        queue.acknowledge(own, QUEUE, [held.receipt, foreign.receipt._replace(token=uuid.uuid4())])
