@@ -18,6 +18,7 @@ import datetime as dt
 import json
 import logging
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -169,7 +170,7 @@ class Catalogue:
         """A description, with what to do while the topic is not in the database."""
         if topic in self.existing:
             return text
-        command = f"penstock topic create {topic} --create-namespaces"
+        command = f"penstock topic create {shlex.quote(topic)} --create-namespaces"
         where = ""
         if self.database:
             where = f", with the address of `{self.database}` in {config.URL_VARIABLE}"

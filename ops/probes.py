@@ -21,6 +21,7 @@ from ops.policies.file import Limits, Policies
 from ops.policies.policy import awaited, drift, set_by_hand
 from penstock import database, log, subscriptions
 from penstock.doctor import Severity
+from penstock.doctor.findings import shell
 from penstock.records import PartitionRange
 from penstock.subscriptions import Lag
 from penstock.subscriptions.dead_letters import counts
@@ -303,7 +304,7 @@ def _letters(dead: dict[str, int]) -> Verdict:
     found: dict[str, Any] = {"dead letters": sum(dead.values())}
     if rows:
         found["of"] = Table(("subscription", "dead letters"), rows)
-        found["what to do"] = f"penstock dead-letter list {rows[0][0]}"
+        found["what to do"] = shell("penstock", "dead-letter", "list", rows[0][0])
     return Verdict(not rows, found)
 
 
