@@ -142,9 +142,9 @@ class Failures:
         """What fails here is logged, and the others go on."""
         try:
             yield
-        except PenstockError as error:
+        except Exception as error:  # of a driver, of Delta, of an object store
             self._context.log.exception(what)
-            self._said.append(f"{what}: {error}")
+            self._said.append(f"{what}: {_in_a_line(error)}")
             self._failed.append(what)
 
     def tell(self) -> None:
@@ -154,6 +154,13 @@ class Failures:
             self._context.instance.add_run_tags(self._context.run_id, tag)
         if self._said:
             raise dg.Failure("\n".join(self._said))
+
+
+def _in_a_line(error: Exception) -> str:
+    """What went wrong; libraries in Rust put a stack of theirs behind it."""
+    if isinstance(error, PenstockError):
+        return str(error)
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _seal(catalogue: Catalogue) -> dg.JobDefinition:
