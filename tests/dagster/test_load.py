@@ -124,7 +124,7 @@ def test_every_asset_says_what_it_is_and_whose(house: House) -> None:
 def test_the_archive_says_where_it_is_and_what_its_columns_are(house: House) -> None:
     key = dg.AssetKey([*SLUG.split("/"), "archive"])
     node = house.defs.resolve_asset_graph().get(key)
-    assert node.metadata["dagster/uri"] == "archive"
+    assert node.metadata["dagster/uri"] == str(house.folder / "archive")
     columns = [each.name for each in node.metadata["dagster/column_schema"].columns]
     assert {"sequence", "payload", "sealed_date"} <= set(columns)
     assert "dagster/code_references" in node.metadata
