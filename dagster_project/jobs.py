@@ -16,7 +16,7 @@ from dagster_project.assets.epochs import sealed_event
 from dagster_project.catalogue import Catalogue
 from dagster_project.checks import kinds
 from dagster_project.common import SPARK_POOL, hour_name, of_database
-from dagster_project.triggers import FAILED_TAG
+from dagster_project.triggers import FAILED_TAG, OURS
 from ops.backfill.asking import ask_for_dropped
 from ops.duties import verbs
 from ops.duties.setup import Setup
@@ -88,7 +88,9 @@ def _assets(catalogue: Catalogue, name: str, keys: Iterable[dg.AssetKey], descri
 
 
 def _job(catalogue: Catalogue, name: str, selection: dg.AssetSelection, description: str) -> Any:
-    return dg.define_asset_job(catalogue.named(name), selection=selection, description=description)
+    return dg.define_asset_job(
+        catalogue.named(name), selection=selection, description=description, tags=OURS
+    )
 
 
 def _sequence(catalogue: Catalogue) -> Any:
@@ -183,6 +185,7 @@ def _seal(catalogue: Catalogue) -> dg.JobDefinition:
 
     @dg.job(
         name=catalogue.named("seal"),
+        tags=OURS,
         description="Cut log epochs of what has their size or their age.",
     )
     def job() -> None:
@@ -254,6 +257,7 @@ def _backfill(catalogue: Catalogue) -> dg.JobDefinition:
 
     @dg.job(
         name=catalogue.named("backfill"),
+        tags=OURS,
         description="Work off a backfill request, or all that are due.",
     )
     def job() -> None:
@@ -326,7 +330,7 @@ def _over_targets(
                     look(context, database, targets, policy, target)
         failures.tell()
 
-    @dg.job(name=catalogue.named(name), description=description)
+    @dg.job(name=catalogue.named(name), tags=OURS, description=description)
     def job() -> None:
         run()
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 import penstock
+from dagster_project.triggers import OURS, is_running
 from ops.seal import copies_of, log_epochs, seal
 from penstock.archive.targets import Target
 from penstock.topics import names
@@ -93,6 +95,28 @@ def test_a_table_that_cannot_be_read_stops_no_other_topic(
         assert states == {"missing"}
     else:
         assert other in log_of(house, done.run_id)
+
+
+def test_runs_of_another_code_location_are_not_ours(house: House) -> None:
+    """A project beside ours may have jobs of the same names: one hangs, another one fails.
+
+    Guard: triggers.OURS.
+    """
+    house.create_topic()
+    house.done("policies")
+    house.publish(2 * EPOCH_EVENTS)
+    for name in ("sequence", "seal", "sweep"):
+        for status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED):
+            house.instance.add_run(dg.DagsterRun(job_name=name, status=status))
+    house.asked(house.sense("backlog"))
+    assert [each.job_name for each in house.sense("seal").run_requests or []] == ["seal"]
+    done = house.done("seal").dagster_run
+    assert OURS.items() <= done.tags.items()
+    assert not is_running(house.instance, job="sequence")
+    house.instance.add_run(
+        dg.DagsterRun(job_name="sequence", tags=OURS, status=dg.DagsterRunStatus.STARTED)
+    )
+    assert is_running(house.instance, job="sequence")
 
 
 def log_of(house: House, run: str) -> str:
