@@ -222,7 +222,7 @@ def test_each_command_and_option_exists(command: list[str]) -> None:
 
 
 def test_each_way_to_deploy_prepares_the_database_first() -> None:
-    """The programs refuse a schema that is not theirs; who follows the page to the letter has one."""
+    """The programs refuse a schema that is not theirs; who follows the page has one."""
     page = (ROOT / "docs" / "deploy.md").read_text("utf-8")
     systemd = page.partition("## systemd\n")[2].partition("\n## ")[0]
     before, _, _ = systemd.partition("systemctl enable")
