@@ -8,8 +8,10 @@ import dagster as dg
 import pytest
 
 import penstock
+from dagster_project.sensors import lost
 from dagster_project.triggers import OURS, is_running
-from ops.seal import copies_of, log_epochs, seal
+from ops.backfill.requests import list_backfills
+from ops.seal import copies_of, forget_copy, log_epochs, seal
 from penstock.archive.targets import Target
 from penstock.topics import names
 from penstock.upkeep.sequencing import sequence
@@ -17,6 +19,7 @@ from tests.archive.logs import Log, bring
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
 from tests.dagster.test_jobs import metadata_of, verdicts
 from tests.dagster.test_load import RELAY
+from tests.dagster.test_sensors import record, sealed
 
 
 def test_a_topic_that_was_made_anew_is_looked_at_anew(house: House) -> None:
@@ -95,6 +98,22 @@ def test_a_table_that_cannot_be_read_stops_no_other_topic(
         assert states == {"missing"}
     else:
         assert other in log_of(house, done.run_id)
+
+
+def test_copies_that_nobody_wants_hide_no_other(
+    house: House, environment: pytest.MonkeyPatch
+) -> None:
+    """A target that has left the policy keeps its losses; a tick looks at a bounded number.
+
+    Guard: the order of lost_copies, the newest first.
+    """
+    epoch, _ = sealed(house, epochs=1)
+    environment.setattr(lost, "MOST_COPIES", 1)
+    for target in ("left", "local"):
+        record(house, epoch, target)
+        forget_copy(house.connection, TOPIC, (0, 1), target, "gone")
+    house.sense("lost_copies")
+    assert [each.target for each in list_backfills(house.connection)] == ["local"]
 
 
 def test_runs_of_another_code_location_are_not_ours(house: House) -> None:
