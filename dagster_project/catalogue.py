@@ -42,6 +42,7 @@ from dagster_project.naming import (
 )
 from ops.hours import changed_hours
 from ops.policies import file as policy_file
+from ops.policies.checks import require_name
 from ops.policies.file import Policies, TopicPolicy
 from penstock import database
 from penstock.dagster.keys import HOUSE, relay_slug, topic_slug
@@ -219,6 +220,8 @@ def dump(environ: Mapping[str, str] | None = None) -> str:
     path = policy_file.default_path(environ)
     policies = policy_file.load(path)  # says what is wrong with it
     given = sorted({each.strip() for each in environ.get(TOPICS, "").split(",") if each.strip()})
+    for each in given:
+        require_name(each, "topic", TOPICS)
     names_of_all = [*([""] if is_configured(environ) else []), *policies.databases]
     found = {
         "version": _VERSION,
