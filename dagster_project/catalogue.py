@@ -18,6 +18,7 @@ import datetime as dt
 import json
 import logging
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -41,6 +42,7 @@ from dagster_project.naming import (
 )
 from ops.hours import changed_hours
 from ops.policies import file as policy_file
+from ops.policies.checks import require_name
 from ops.policies.file import Policies, TopicPolicy
 from penstock import database
 from penstock.dagster.keys import HOUSE, relay_slug, topic_slug
@@ -169,7 +171,7 @@ class Catalogue:
         """A description, with what to do while the topic is not in the database."""
         if topic in self.existing:
             return text
-        command = f"penstock topic create {topic} --create-namespaces"
+        command = f"penstock topic create {shlex.quote(topic)} --create-namespaces"
         where = ""
         if self.database:
             where = f", with the address of `{self.database}` in {config.URL_VARIABLE}"
@@ -218,6 +220,8 @@ def dump(environ: Mapping[str, str] | None = None) -> str:
     path = policy_file.default_path(environ)
     policies = policy_file.load(path)  # says what is wrong with it
     given = sorted({each.strip() for each in environ.get(TOPICS, "").split(",") if each.strip()})
+    for each in given:
+        require_name(each, "topic", TOPICS)
     names_of_all = [*([""] if is_configured(environ) else []), *policies.databases]
     found = {
         "version": _VERSION,

@@ -16,7 +16,7 @@ from dagster_project.assets.epochs import sealed_event
 from dagster_project.catalogue import Catalogue
 from dagster_project.checks import kinds
 from dagster_project.common import SPARK_POOL, hour_name, of_database
-from dagster_project.triggers import FAILED_TAG
+from dagster_project.triggers import FAILED_TAG, OURS
 from ops.backfill.asking import ask_for_dropped
 from ops.duties import verbs
 from ops.duties.setup import Setup
@@ -88,7 +88,9 @@ def _assets(catalogue: Catalogue, name: str, keys: Iterable[dg.AssetKey], descri
 
 
 def _job(catalogue: Catalogue, name: str, selection: dg.AssetSelection, description: str) -> Any:
-    return dg.define_asset_job(catalogue.named(name), selection=selection, description=description)
+    return dg.define_asset_job(
+        catalogue.named(name), selection=selection, description=description, tags=OURS
+    )
 
 
 def _sequence(catalogue: Catalogue) -> Any:
@@ -142,9 +144,9 @@ class Failures:
         """What fails here is logged, and the others go on."""
         try:
             yield
-        except PenstockError as error:
+        except Exception as error:  # of a driver, of Delta, of an object store
             self._context.log.exception(what)
-            self._said.append(f"{what}: {error}")
+            self._said.append(f"{what}: {_in_a_line(error)}")
             self._failed.append(what)
 
     def tell(self) -> None:
@@ -154,6 +156,13 @@ class Failures:
             self._context.instance.add_run_tags(self._context.run_id, tag)
         if self._said:
             raise dg.Failure("\n".join(self._said))
+
+
+def _in_a_line(error: Exception) -> str:
+    """What went wrong; libraries in Rust put a stack of theirs behind it."""
+    if isinstance(error, PenstockError):
+        return str(error)
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _seal(catalogue: Catalogue) -> dg.JobDefinition:
@@ -176,6 +185,7 @@ def _seal(catalogue: Catalogue) -> dg.JobDefinition:
 
     @dg.job(
         name=catalogue.named("seal"),
+        tags=OURS,
         description="Cut log epochs of what has their size or their age.",
     )
     def job() -> None:
@@ -247,6 +257,7 @@ def _backfill(catalogue: Catalogue) -> dg.JobDefinition:
 
     @dg.job(
         name=catalogue.named("backfill"),
+        tags=OURS,
         description="Work off a backfill request, or all that are due.",
     )
     def job() -> None:
@@ -319,7 +330,7 @@ def _over_targets(
                     look(context, database, targets, policy, target)
         failures.tell()
 
-    @dg.job(name=catalogue.named(name), description=description)
+    @dg.job(name=catalogue.named(name), tags=OURS, description=description)
     def job() -> None:
         run()
 

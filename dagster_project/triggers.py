@@ -24,6 +24,10 @@ from penstock.errors import DatabaseUnavailable, NotMigrated
 #: The tag by which runs that a sensor asked for are found again.
 WORK_TAG = "penstock/work"
 
+#: A tag of every job of ours, and so of each of its runs.  Another code location of this Dagster
+#: may have a job of the same name, and what becomes of its runs is none of our business.
+OURS = {"penstock/control-plane": "true"}
+
 #: The tag of a failed run that says with which of many it has failed, as JSON; without it with all.
 FAILED_TAG = "penstock/failed"
 
@@ -123,19 +127,18 @@ def others_go_on(context: dg.SensorEvaluationContext, what: str) -> Iterator[Non
 
 def is_running(instance: dg.DagsterInstance, *, job: str = "", work: str = "") -> bool:
     """Whether a run of this job, or one with this work tag, is queued or under way."""
-    filters = dg.RunsFilter(
-        job_name=job or None,
-        tags={WORK_TAG: work} if work else None,
-        statuses=UNFINISHED,
-    )
-    return bool(instance.get_runs(filters, limit=1))
+    return bool(instance.get_runs(_runs(job, work, statuses=UNFINISHED), limit=1))
+
+
+def _runs(job: str, work: str = "", **more: Any) -> dg.RunsFilter:
+    """The runs of a job of ours, or of work, which has names of ours only."""
+    tags = {**(OURS if job else {}), **({WORK_TAG: work} if work else {})}
+    return dg.RunsFilter(job_name=job or None, tags=tags, **more)
 
 
 def ran_since(instance: dg.DagsterInstance, job: str, since: dt.datetime) -> bool:
     """Whether a run of this job that was asked for since then has succeeded."""
-    filters = dg.RunsFilter(
-        job_name=job, statuses=[dg.DagsterRunStatus.SUCCESS], created_after=since
-    )
+    filters = _runs(job, statuses=[dg.DagsterRunStatus.SUCCESS], created_after=since)
     return bool(instance.get_runs(filters, limit=1))
 
 
@@ -249,8 +252,7 @@ def last_run(
     instance: dg.DagsterInstance, *, job: str = "", work: str = ""
 ) -> dg.DagsterRun | None:
     """The last run of a job, or of work."""
-    filters = dg.RunsFilter(job_name=job or None, tags={WORK_TAG: work} if work else None)
-    return next(iter(instance.get_runs(filters, limit=1)), None)
+    return next(iter(instance.get_runs(_runs(job, work), limit=1)), None)
 
 
 def failed_run(instance: dg.DagsterInstance, *, job: str = "", work: str = "") -> str:

@@ -15,7 +15,7 @@ from ops.policies.file import Policies, RelayPolicy
 from ops.policies.policy import HAND, Drift, drift, in_shell, to_database
 from penstock import log, subscriptions
 from penstock.database import call
-from penstock.doctor.findings import Finding, Severity, error, warning
+from penstock.doctor.findings import Finding, Severity, error, shell, warning
 from penstock.doctor.schema import examine_schema
 from penstock.log import LogStatus
 from penstock.log.histories import restore_status
@@ -109,8 +109,8 @@ def _subscriptions(lags: list[Lag], policies: Policies) -> Iterator[Finding]:
             continue
         held = f"held by {each.holder}" if each.holder else "held by nobody"
         consumer = (
-            f"penstock subscription describe {each.subscription}"
-            "  # start its consumers, or take it away: penstock subscription delete"
+            shell("penstock", "subscription", "describe", each.subscription)
+            + "  # start its consumers, or take it away: penstock subscription delete"
         )
         tell = warning if each.holder else error
         yield tell(
@@ -125,7 +125,7 @@ def _relay(relay: RelayPolicy, policies: Policies) -> str:
     """The command that sends what waits."""
     is_variable = REFERENCE.fullmatch(relay.sink)
     sink = relay.sink if is_variable else policies.sink_address(relay)
-    return f"penstock relay {relay.subscription} {in_shell(sink)}"
+    return f"{shell('penstock', 'relay', relay.subscription)} {in_shell(sink)}"
 
 
 def _dead_letters(connection: Any) -> Iterator[Finding]:
@@ -138,7 +138,7 @@ def _dead_letters(connection: Any) -> Iterator[Finding]:
                 f"{len(dead)} dead letters{' or more' if len(dead) == 100 else ''}, the newest "  # noqa: PLR2004
                 f"{newest.topic} partition {newest.partition} sequence {newest.sequence}: "
                 f"{newest.reason}",
-                f"penstock dead-letter list {subscription}",
+                shell("penstock", "dead-letter", "list", subscription),
             )
 
 
@@ -149,14 +149,14 @@ def _copies(connection: Any, policies: Policies) -> Iterator[Finding]:
                 each.topic,
                 f"{each.below_quorum} sealed log epochs have fewer than {each.ack_quorum} verified "
                 f"copies on {each.targets}",
-                f"penstock backfill {each.topic}",
+                shell("penstock", "backfill", each.topic),
             )
         elif each.below_copies:
             yield warning(
                 each.topic,
                 f"{each.below_copies} sealed log epochs have fewer than {each.copies} verified "
                 f"copies on {each.targets}",
-                f"penstock backfill {each.topic}",
+                shell("penstock", "backfill", each.topic),
             )
 
 

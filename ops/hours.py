@@ -88,7 +88,7 @@ def unsealed_logs(connection: Any) -> list[UnsealedLog]:
 
 
 def lost_copies(connection: Any, max_rows: int = 1_000) -> list[LostCopy]:
-    """The copies that are missing, the oldest loss first."""
+    """The copies that are missing, the newest loss first."""
     rows = call(connection, "lost_copies", max_rows=max_rows)
     return [
         LostCopy(topic, part, epoch, target, why or "", as_time(changed_at), as_time(sealed_at))

@@ -21,6 +21,7 @@ from ops.policies.file import Limits, Policies
 from ops.policies.policy import awaited, drift, set_by_hand
 from penstock import database, log, subscriptions
 from penstock.doctor import Severity
+from penstock.doctor.findings import shell
 from penstock.records import PartitionRange
 from penstock.subscriptions import Lag
 from penstock.subscriptions.dead_letters import counts
@@ -95,7 +96,13 @@ class World:
         """Whether the topic that a probe is about is in the database."""
         if probe.scope == HOUSE:
             return True
-        return self.has(self.policies.relays[subject].topic if probe.scope == RELAY else subject)
+        if probe.scope != RELAY:
+            return self.has(subject)
+        relay = self.policies.relays[subject]
+        # A relay goes by its subscription: its topic may have another name by now.
+        return self.has(relay.topic) or any(
+            each.subscription == relay.subscription for each in subscriptions.lag(self.connection)
+        )
 
 
 Look = Callable[[World], Callable[[str], Verdict]]
@@ -207,7 +214,7 @@ def no_sequence_gap(world: World) -> Callable[[str], Verdict]:
             rows = [(gap.partition, gap.expected, gap.found) for gap in gaps]
             found["gaps"] = Table(("partition", "expected", "found"), rows)
             return Verdict(False, found, is_error=True)
-        positions = [[part.history, part.high_watermark] for part in ranges]
+        positions = [[part.partition_id, part.history, part.high_watermark] for part in ranges]
         return Verdict(True, found, is_error=True, kept={"at": at, "positions": positions})
 
     return tell
@@ -218,16 +225,24 @@ def _known_whole(
 ) -> tuple[str, list[int]]:
     """When all was last looked at, and up to which sequence each partition was whole since.
 
-    Of a partition that is new, or has another history, nothing is known.
+    Of a partition that is new, has another history, or is one of another topic, nothing is known.
     """
     now = dt.datetime.now(dt.UTC)
     if kept is None or now - dt.datetime.fromisoformat(kept["at"]) > WHOLE_LOOK:
         return now.isoformat(timespec="seconds"), [0] * len(ranges)
-    known = [
-        position if history == part.history and position <= part.high_watermark else 0
-        for part, (history, position) in zip(ranges, kept["positions"], strict=False)
-    ]
+    known = [_known_of(part, seen) for part, seen in zip(ranges, kept["positions"], strict=False)]
     return kept["at"], known + [0] * (len(ranges) - len(known))
+
+
+def _known_of(part: PartitionRange, seen: Any) -> int:
+    """A topic can be deleted and made anew under its name, or two can change their names.
+
+    Its partitions have other ids then, and histories that begin at 1 again.
+    """
+    match seen:
+        case [part.partition_id, part.history, int(position)] if position <= part.high_watermark:
+            return position
+    return 0
 
 
 def _by_topic(lags: list[Lag]) -> dict[str, list[Lag]]:
@@ -303,7 +318,7 @@ def _letters(dead: dict[str, int]) -> Verdict:
     found: dict[str, Any] = {"dead letters": sum(dead.values())}
     if rows:
         found["of"] = Table(("subscription", "dead letters"), rows)
-        found["what to do"] = f"penstock dead-letter list {rows[0][0]}"
+        found["what to do"] = shell("penstock", "dead-letter", "list", rows[0][0])
     return Verdict(not rows, found)
 
 

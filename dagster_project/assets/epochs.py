@@ -19,6 +19,7 @@ from dagster_project.catalogue import Catalogue
 from dagster_project.common import DATA_VERSION, SPARK_POOL, epoch_metadata, hour_of, of_database
 from ops.archive.placement import verified_on
 from ops.hours import data_version, epochs_of_hour
+from ops.policies.checks import REFERENCE
 from ops.policies.file import Policies, TopicPolicy
 from penstock.archive.copies import key_of
 from penstock.records import LogEpoch
@@ -143,9 +144,17 @@ def describe(column: str) -> str:
 
 
 def places(policy: TopicPolicy, policies: Policies) -> dict[str, Any]:
-    """Where the archive lies, as the policy file writes it: variables are not resolved."""
-    uris = [policies.targets[name].uri for name in policy.archive]
+    """Where the archive lies.  Variables are not resolved: nobody knows what is in them."""
+    uris = [_place(policies, policies.targets[name].uri) for name in policy.archive]
     return {"dagster/uri": uris[0], "penstock/targets": ", ".join(uris)}
+
+
+def _place(policies: Policies, uri: str) -> str:
+    """A target as people find it: a folder that is relative to the policy file is whole."""
+    if REFERENCE.fullmatch(uri):
+        return uri
+    whole = uri if "://" in uri else str(policies.folder / uri)
+    return f"{whole.rstrip('/')}/{policies.database}" if policies.database else whole
 
 
 def _archive(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:

@@ -70,11 +70,14 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult[None]]:
         step = context.op_execution_context
         with database.connect() as connection:
-            if not common.exists(connection, relay.topic):
+            if common.exists(connection, relay.topic):
+                stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
+            elif is_subscribed(connection, relay):
+                context.log.warning("%s is not there: it may have another name", relay.topic)
+            else:
                 context.log.info("%s does not exist yet", relay.topic)
                 yield common.no_event()
                 return
-            stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
         place = (MAIN, relay.subscription)
         setup = Setup(
             {MAIN: Address(database.url())},
@@ -96,6 +99,16 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         yield dg.MaterializeResult(metadata=_metadata(done, lags, dead))
 
     return run
+
+
+def is_subscribed(connection: Any, relay: RelayPolicy) -> bool:
+    """Whether the relay has something to read, also where its topic was renamed.
+
+    The daemon goes by the subscription alone, and so does a run: else events would wait, and the
+    sensor would ask for one run after the other that does nothing.
+    """
+    found = subscriptions.lag(connection)
+    return any(each.subscription == relay.subscription for each in found)
 
 
 def _metadata(done: Sequence[Outcome], lags: list[Lag], dead: list[Any]) -> Mapping[str, Any]:

@@ -66,7 +66,9 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
         limits = database.policies().limits
         with database.connect() as connection:
             verdicts = Verdicts(catalogue, context.instance, connection)
-            tick = _Tick(context, connection, catalogue, verdicts, pauses, held.get("seen", {}))
+            existing = frozenset(each.address for each in names.list_topics(connection))
+            seen = held.get("seen", {})
+            tick = _Tick(context, connection, catalogue, verdicts, pauses, seen, existing)
             events, at = tick.logs(held.get("at", 0))
             lags = subscriptions.lag(connection)
             requests: list[dg.RunRequest] = []
@@ -95,17 +97,17 @@ class _Tick:
     verdicts: Verdicts
     pauses: Pauses
     seen: dict[str, str]
+    existing: frozenset[str]
 
     def logs(self, at: int) -> tuple[list[Any], int]:
         """What is new of some logs from a place on, and where the next tick begins."""
-        existing = {each.address for each in names.list_topics(self.connection)}
         topics, deadline = self.catalogue.topics, time.monotonic() + MOST_SECONDS
         events: list[Any] = []
         for _ in topics[:LOGS_AT_ONCE]:
             if len(events) >= EVENTS_AT_ONCE or time.monotonic() > deadline:
                 break
             topic, at = topics[at % len(topics)], (at + 1) % len(topics)
-            if topic in existing:
+            if topic in self.existing:
                 with others_go_on(self.context, topic):
                     events += self.log_events(topic)
         return events, at
@@ -160,6 +162,8 @@ class _Tick:
     def relay_events(self, relay: RelayPolicy, lags: Sequence[Lag]) -> list[Any]:
         """That a relay has sent all there is, whoever sent it."""
         key = self.catalogue.relay_key(relay.name)
+        if relay.topic not in self.existing:
+            return []  # a run tells of it, where it was renamed
         sent = {each.partition: each.position for each in lags}
         if any(each.lag_events for each in lags) or not lags or not self.is_new(key, str(sent)):
             return []

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from dagster_project.triggers import Attempt, cursor_of, dump_cursor, result
-from penstock.errors import WebhookUnavailable
+from penstock.errors import PenstockError, WebhookUnavailable
 from resources import webhook
+
+if TYPE_CHECKING:
+    from dagster_shared.error import SerializableErrorInfo
 
 VERSION = 1
 #: One post takes so long at most, and no post begins after so many seconds of a tick: Dagster ends
@@ -29,6 +32,9 @@ MOST_STEPS = 10
 MOST_CHARACTERS = 2_000
 #: Of the error of one step.
 MOST_OF_A_STEP = 400
+
+#: How the text of an error of ours begins.
+_OURS = f"{PenstockError.__module__}."
 
 #: What waits: for a run when it failed, and the last attempt to tell it.
 Waiting = dict[str, tuple[float, Any]]
@@ -127,6 +133,17 @@ def message(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, str]:
     return {"text": text[:MOST_CHARACTERS], "job": run.job_name, "run": run.run_id}
 
 
+def _why(error: SerializableErrorInfo | None) -> str:
+    """The first error of ours in a chain, which says what to do, else the one that began it."""
+    said = "it failed"
+    while error is not None:
+        said = error.message
+        if said.startswith(_OURS):
+            break
+        error = error.cause
+    return said
+
+
 def _errors(instance: dg.DagsterInstance, run: str) -> Iterator[str]:
     """The first error of each failed step, or what Dagster says of the run; without secrets."""
     kinds = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
@@ -135,10 +152,7 @@ def _errors(instance: dg.DagsterInstance, run: str) -> Iterator[str]:
     events = [each for each in told if each is not None]
     steps = [each for each in events if each.is_step_failure]
     for event in steps:
-        error = event.step_failure_data.error
-        while error is not None and error.cause is not None:
-            error = error.cause
-        said = webhook.without_secrets(error.message if error is not None else "it failed")
+        said = webhook.without_secrets(_why(event.step_failure_data.error))
         yield f"{event.step_key}: {said[:MOST_OF_A_STEP]}"
     for event in [] if steps else events:
         yield webhook.without_secrets(event.message or "")[:MOST_OF_A_STEP]

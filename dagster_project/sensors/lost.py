@@ -32,6 +32,8 @@ from penstock.archive.copies import EpochKey, key_of
 from resources.database import DatabaseResource
 
 VERSION = 1
+#: A tick looks at so many, those that were lost last.
+MOST_COPIES = 1_000
 
 
 def build(catalogue: Catalogue) -> dg.SensorDefinition:
@@ -53,7 +55,7 @@ def build(catalogue: Catalogue) -> dg.SensorDefinition:
         made: list[int] = []
         with database.connect() as connection:
             lost: dict[tuple[str, str], list[LostCopy]] = {}
-            for each in _wanted(connection, policies, lost_copies(connection)):
+            for each in _wanted(connection, policies, lost_copies(connection, MOST_COPIES)):
                 lost.setdefault((each.topic, each.target), []).append(each)
             for (topic, target), copies in lost.items():
                 place = f"{topic}@{target}"

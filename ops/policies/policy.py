@@ -94,7 +94,7 @@ def awaited(connection: Any, wanted: Policies) -> list[Awaited]:
     named -= {("topic", wanted.canary)} | {("subscription", name) for name in relays}
     existing = {scope: _EXISTING[scope](connection) for scope in {scope for scope, _ in named}}
     return [
-        Awaited(scope, name, to_database(_CREATE[scope].format(name=name), wanted))
+        Awaited(scope, name, to_database(_CREATE[scope].format(name=shlex.quote(name)), wanted))
         for scope, name in sorted(named)
         if name not in existing[scope]
     ]

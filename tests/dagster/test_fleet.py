@@ -256,22 +256,21 @@ def test_a_database_that_is_frozen_holds_one_tick_and_no_other_database(
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 def test_a_hundred_topics_in_each_and_one_is_gone_for_a_minute(ships: Ships) -> None:
-    """The ticks of the others take as long as before, while those of the one fail beside them."""
+    """The ticks of the others take as long as before, while those of the one fail beside them.
+
+    They are compared with ticks that have the same to do, before it and after it, because the
+    machine may be busier at one time than at another.
+    """
     ships.launch(100)
     for name in KINDS:
         for sensor in SENSORS:
             ships.tick(name, sensor)
-    before, during = ticks_of(ships, 5), list[float]()
+    before, during = [*worked(ships), *worked(ships)], list[float]()
     ships.kill(DEAD)
     gone = time.monotonic()
     with ticked_all_the_time(ships) as said:
         while time.monotonic() < gone + GONE_SECONDS:
-            for member in ships.members.values():
-                member.publish(100, 1)
-            for name in ALIVE:
-                ships.catch_up(name)
-                assert ships.members[name].unsequenced() == 0
-            during += ticks_of(ships, 2)
+            during += worked(ships)
     assert len(said) > GONE_SECONDS and all("cannot connect to" in each for each in said)
     waiting = ships.members[DEAD].unsequenced()
     assert waiting >= 100
@@ -280,13 +279,24 @@ def test_a_hundred_topics_in_each_and_one_is_gone_for_a_minute(ships: Ships) -> 
     ships.catch_up(DEAD)
     caught_up = time.perf_counter() - begun
     assert ships.members[DEAD].unsequenced() == 0
-    medians = statistics.median(before), statistics.median(during)
+    after = [*worked(ships), *worked(ships)]
+    medians = [statistics.median(each) for each in (before, during, after)]
     sys.stdout.write(  # make test-long ARGS="-k hundred_topics -s" shows it
         f"ticks of the others: {medians[0]:.3f} s in the median before, {medians[1]:.3f} s while "
-        f"one is gone, {max(during):.3f} s at most; {len(said)} ticks of the one said so; its "
+        f"one is gone, {medians[2]:.3f} s after it; {len(said)} ticks of the one said so; its "
         f"{waiting} events were sequenced within {caught_up:.1f} s of its return\n"
     )
-    assert medians[1] < 2 * medians[0] + 0.05, medians
+    assert medians[1] < 2 * max(medians[0], medians[2]) + 0.05, medians
+
+
+def worked(ships: Ships) -> list[float]:
+    """A round of work on the databases that stay, and how long each of their ticks took then."""
+    for member in ships.members.values():
+        member.publish(100, 1)
+    for name in ALIVE:
+        ships.catch_up(name)
+        assert ships.members[name].unsequenced() == 0
+    return ticks_of(ships, 2)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import penstock
 from dagster_project import catalogue, definitions
 from penstock.dagster.keys import HOUSE
 from penstock.database import call
+from penstock.errors import ConfigurationError
 from tests.dagster.conftest import TOPIC, House
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,7 +125,7 @@ def test_every_asset_says_what_it_is_and_whose(house: House) -> None:
 def test_the_archive_says_where_it_is_and_what_its_columns_are(house: House) -> None:
     key = dg.AssetKey([*SLUG.split("/"), "archive"])
     node = house.defs.resolve_asset_graph().get(key)
-    assert node.metadata["dagster/uri"] == "archive"
+    assert node.metadata["dagster/uri"] == str(house.folder / "archive")
     columns = [each.name for each in node.metadata["dagster/column_schema"].columns]
     assert {"sequence", "payload", "sealed_date"} <= set(columns)
     assert "dagster/code_references" in node.metadata
@@ -188,6 +189,13 @@ def test_the_database_is_down(
     assert "the topics of the database are not known (cannot connect to" in message
     assert "reload the code location" in message
     assert "s3cret-word" not in message
+
+
+def test_a_topic_of_the_variable_that_cannot_be_is_named(environment: pytest.MonkeyPatch) -> None:
+    """As one of the policy file is: else each run of `sequence` would fail after its work."""
+    environment.setenv("PENSTOCK_TOPICS", "shop/known, orders")
+    with pytest.raises(ConfigurationError, match="PENSTOCK_TOPICS: the topic 'orders' has no"):
+        catalogue.dump()
 
 
 def test_the_process_of_a_run_asks_for_no_catalogue(

@@ -15,7 +15,7 @@ import pytest
 import penstock
 from dagster_project import jobs
 from dagster_project.sensors import backfills, backlog, sealing
-from dagster_project.triggers import FAILED_TAG, Pause, pause_after
+from dagster_project.triggers import FAILED_TAG, OURS, Pause, pause_after
 from ops import seal as ops_seal
 from ops.backfill.requests import claim_backfill
 from ops.health import health
@@ -45,7 +45,7 @@ def fail(house: House, request: dg.RunRequest, job: str = "", **tags: str) -> st
     """A run as it was asked for, which has failed without doing anything."""
     run = dg.DagsterRun(
         job_name=request.job_name or job,
-        tags={**request.tags, **tags},
+        tags={**OURS, **request.tags, **tags},
         run_config=dict(request.run_config),
         status=dg.DagsterRunStatus.FAILURE,
     )

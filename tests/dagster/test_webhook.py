@@ -128,6 +128,19 @@ def test_a_failure_is_told_once_with_the_first_error_of_each_step(
     assert len(hook.told) == 2
 
 
+def test_an_error_of_ours_is_told_and_not_what_it_was_made_of(house: House, hook: Hook) -> None:
+    """A policy file that is no YAML: where, and not only that a parser was at work.
+
+    Guard: failures._why.
+    """
+    house.sense("run_failures")
+    (house.folder / "policies.yaml").write_text("topics: [")
+    assert not house.job("seal").success
+    house.sense("run_failures")
+    (told,) = hook.told
+    assert "policies.yaml in line 1" in told["text"] and "ParserError" not in told["text"]
+
+
 def test_what_was_not_taken_is_told_by_a_later_tick(house: House, hook: Hook) -> None:
     """Guard: the cursor keeps it.  Others go on, and there is a pause before the next attempt."""
     house.sense("run_failures")

@@ -51,6 +51,10 @@ def calls(operation: str, fast: str) -> list[tuple[str, str]]:
 #: What makes each alert fire within 20 minutes, and what is the nearest that must not.
 Series = list[tuple[str, str]]
 CASES: dict[str, tuple[Series, Series]] = {
+    "PenstockProgramAway": (
+        [("up", "1x5 0x30"), ("penstock_database_up", "1x5 stale")],
+        [("up", "1x30"), ("penstock_database_up", "1x30"), ('up{job="another"}', "0x30")],
+    ),
     "PenstockDatabaseAway": (
         [("penstock_database_up", "0x30")],
         [("penstock_database_up", "1x19 0 1x10")],
@@ -158,6 +162,34 @@ def test_prometheus_reads_the_rules() -> None:
 def test_every_alert_fires_beyond_its_limit(tmp_path: Path) -> None:
     """Guard: the expression of each rule."""
     raised(tmp_path, place=0, expected=1)
+
+
+def test_an_alert_fires_when_nothing_says_anything(tmp_path: Path) -> None:
+    """Nobody scrapes Penstock, or all that exports was taken out of the list of targets.
+
+    Guard: `absent` in the rule.
+    """
+    test = {
+        "input_series": [{"series": 'up{job="another"}', "values": "1x30"}],
+        "alert_rule_test": [
+            {
+                "eval_time": "20m",
+                "alertname": "PenstockProgramAway",
+                "exp_alerts": [
+                    {
+                        "exp_labels": {"severity": "page"},
+                        "exp_annotations": {
+                            "summary": "everything that exports metrics of Penstock is gone",
+                            "runbook": "docs/alerts.md#penstockprogramaway",
+                        },
+                    }
+                ],
+            }
+        ],
+    }
+    path = tmp_path / "alerts.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [test]}))
+    promtool("test", "rules", str(path))
 
 
 def test_no_alert_fires_at_its_limit(tmp_path: Path) -> None:

@@ -221,6 +221,19 @@ def test_each_command_and_option_exists(command: list[str]) -> None:
         assert re.search(rf"(?<![\w-]){option}\b", told), f"{program} does not know {option}"
 
 
+def test_each_way_to_deploy_prepares_the_database_first() -> None:
+    """The programs refuse a schema that is not theirs; who follows the page has one."""
+    page = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+    systemd = page.partition("## systemd\n")[2].partition("\n## ")[0]
+    before, _, _ = systemd.partition("systemctl enable")
+    assert "penstock migrate" in before
+    assert "penstock migrate" in page.partition("Dagster's chart does not run")[2]
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["services"]
+    assert compose["migrate"]["command"] == ["penstock", "migrate"]
+    for name in ("daemon", "code"):
+        assert "migrate" in compose[name]["depends_on"]
+
+
 #: What the files of deploy/ set themselves, because it is theirs.
 FIXED = {
     "PENSTOCK_POLICIES", "PENSTOCK_DAEMON_CONFIG", "PENSTOCK_DAEMON_HTTP_HOST",

@@ -277,9 +277,44 @@ def test_the_commands_of_other_findings_run_too(
         "penstock restore reconcile REASON --yes",
     ):
         assert command.partition("  #")[0] in Path(health_module.__file__).read_text().replace(
-            "{subscription}", "readers"
+            '"penstock", "dead-letter", "list", subscription', "penstock dead-letter list readers"
         )
         run(command, database_url, tmp_path)
+
+
+def test_a_name_is_no_command_in_a_command(
+    connection: Connection, database_url: str, tmp_path: Path
+) -> None:
+    """Whoever may create topics and subscriptions must not write what an operator's shell runs.
+
+    Guard: shell() in ops.health and ops.probes, shlex.quote in policy.awaited.
+    """
+    topic, subscription = "shop/a b$(touch hacked)", "c d;touch hacked;`touch hacked`"
+    text = "targets: {local: archive}\nlimits: {consumer_lag: 0, unsequenced: 1h}\n"
+    text += f"topics: {{'{topic}': {{archive: [local], retention: {{minimum_age: 1h}}}}}}\n"
+    wanted = policy_file.parse(text, tmp_path / "policies.yaml")
+    (there,) = policy.awaited(connection, wanted)
+    assert topic in words(there.create, tmp_path)
+    penstock.create_topic(connection, topic, create_namespaces=True)
+    stream.subscribe(connection, subscription, [topic])
+    publish(connection, topic, 3)
+    sequence(database_url)
+    seal(connection, topic, max_age_seconds=0)
+    found = by_subject(health(connection, wanted))
+    for each in found[topic]:
+        assert each.command == "penstock policy apply" or topic in words(each.command, tmp_path)
+    (late,) = found[f"subscription {subscription}"]
+    assert subscription in words(late.command, tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
+
+def words(command: str, folder: Path) -> list[str]:
+    """What a program gets whose command line somebody copies into a shell."""
+    listen = 'penstock() { printf "%s\\n" "$@"; }; '
+    done = subprocess.run(
+        ["bash", "-c", listen + command], capture_output=True, text=True, check=True, cwd=folder
+    )
+    return done.stdout.splitlines()
 
 
 def test_commands_for_a_database_of_a_fleet_go_to_that_one(

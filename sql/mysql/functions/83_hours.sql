@@ -84,8 +84,8 @@ BEGIN
 END;
 
 -- name: lost_copies
--- The copies that are recorded as missing, the first max_rows (1 to 10,000) since when, and when each log epoch was
--- sealed. Raises PS006.
+-- At most max_rows (1 to 10,000) copies that are recorded as missing, since when, and when each log epoch was sealed.
+-- The newest loss comes first: older ones that nobody can make again do not hide it. Raises PS006.
 CREATE PROCEDURE lost_copies(max_rows INT)
 READS SQL DATA
 BEGIN
@@ -99,6 +99,6 @@ BEGIN
     JOIN partitions AS p ON p.id = c.partition_id
     JOIN topics AS t ON t.id = p.topic_id
     WHERE c.state = 'missing' AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
-    ORDER BY c.changed_at, t.address, p.number, c.log_epoch
+    ORDER BY c.changed_at DESC, t.address, p.number, c.log_epoch
     LIMIT max_rows;
 END;

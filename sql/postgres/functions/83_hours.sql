@@ -79,8 +79,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: lost_copies
--- The copies that are recorded as missing, the first max_rows (1 to 10,000) since when, and when each log epoch was
--- sealed. Raises PS006.
+-- At most max_rows (1 to 10,000) copies that are recorded as missing, since when, and when each log epoch was sealed.
+-- The newest loss comes first: older ones that nobody can make again do not hide it. Raises PS006.
 CREATE OR REPLACE FUNCTION lost_copies(max_rows integer DEFAULT 1000)
 RETURNS TABLE (
     topic text, partition integer, log_epoch integer, target text, detail text, changed_at timestamptz,
@@ -98,7 +98,7 @@ BEGIN
     JOIN partitions AS p ON p.id = c.partition_id
     JOIN topics AS t ON t.id = p.topic_id
     WHERE c.state = 'missing' AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
-    ORDER BY c.changed_at, t.address, p.number, c.log_epoch
+    ORDER BY c.changed_at DESC, t.address, p.number, c.log_epoch
     LIMIT max_rows;
 END
 $$;

@@ -143,11 +143,11 @@ def test_a_lost_copy_is_listed_until_it_is_made_again(db: ContractDatabase) -> N
     forget_copy(own, STREAM, (0, 2), "one", "its file is gone")
     forget_copy(own, STREAM, (0, 1), "one", "damaged")
     assert [(each.log_epoch, each.detail) for each in hours.lost_copies(own)] == [
-        (2, "its file is gone"),
         (1, "damaged"),
+        (2, "its file is gone"),
     ]
-    (oldest,) = hours.lost_copies(own, 1)
-    assert (oldest.topic, oldest.partition, oldest.target) == (STREAM, 0, "one")
+    (newest,) = hours.lost_copies(own, 1)
+    assert (newest.topic, newest.log_epoch, newest.target) == (STREAM, 1, "one")
     record(own, second, "one")
     assert [each.log_epoch for each in hours.lost_copies(own)] == [1]
     with pytest.raises(InvalidArgument):

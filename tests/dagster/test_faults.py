@@ -1,0 +1,143 @@
+"""Topics that are renamed or made anew, and tables that nobody can read, stop nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+import penstock
+from dagster_project.sensors import lost
+from dagster_project.triggers import OURS, is_running
+from ops.backfill.requests import list_backfills
+from ops.seal import copies_of, forget_copy, log_epochs, seal
+from penstock.archive.targets import Target
+from penstock.topics import names
+from penstock.upkeep.sequencing import sequence
+from tests.archive.logs import Log, bring
+from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
+from tests.dagster.test_jobs import metadata_of, verdicts
+from tests.dagster.test_load import RELAY
+from tests.dagster.test_sensors import record, sealed
+
+
+def test_a_topic_that_was_made_anew_is_looked_at_anew(house: House) -> None:
+    """Its asset has the same name, and its history begins at 1 again.
+
+    Guard: probes._known_of, which goes by the id of the partition.
+    """
+    for _ in range(2):
+        house.create_topic()
+        house.publish(8)
+        found = house.job("sequence").get_asset_check_evaluations()
+        (check,) = [each for each in found if each.check_name == "no_sequence_gap"]
+        assert check.metadata["events looked at"].value == 8
+        penstock.delete_topic(house.connection, TOPIC)
+
+
+def test_a_relay_goes_on_when_its_topic_gets_another_name(house: House) -> None:
+    """As the daemon's does: it goes by the subscription.  No run is asked for that does nothing.
+
+    Guards: relays.is_subscribed, and World.is_there, without which nobody looks at its backlog.
+    """
+    house.create_topic()
+    house.publish(4)
+    for name in ("policies", "sequence", "relay"):
+        house.done(name)
+    names.rename_topic(house.connection, TOPIC, "purchases")
+    publish_to(house, "shop/purchases", 6)
+    sequence(house.url)
+    late = verdicts(house.job("health").get_asset_check_evaluations())
+    assert late["shop_file:backlog_age"] is False
+    (done,) = house.asked(house.sense("backlog"))
+    assert metadata_of(done, RELAY)["events"] == 6
+    again = house.sense("backlog")
+    assert again.run_requests == [] and again.skip_message == "no backlog"
+    mended = verdicts(house.job("health").get_asset_check_evaluations())
+    assert mended["shop_file:backlog_age"] is True
+
+
+def publish_to(house: House, topic: str, count: int) -> None:
+    """That many events of another topic."""
+    penstock.publish_batch(house.connection, [penstock.Message(topic, b"x")] * count)
+
+
+@pytest.mark.parametrize("job", ["audit", "tidy"])
+def test_a_table_that_cannot_be_read_stops_no_other_topic(
+    house: House, policy_path: Path, job: str
+) -> None:
+    """The error is one of Delta's own, and the run says it in a line, with its topic.
+
+    Guard: Failures.isolated, which takes every error.
+    """
+    other = "shop/returns"
+    policy = f"  {other}:\n    archive: [local]\nrelays:"
+    policy_path.write_text(policy_path.read_text().replace("relays:", policy))
+    house.create_topic()
+    penstock.create_topic(house.connection, other)
+    house.reload()
+    house.publish(2 * EPOCH_EVENTS)
+    publish_to(house, other, EPOCH_EVENTS)
+    house.done("sequence")
+    target = Target("local", str(house.folder / "archive"))
+    for topic in (TOPIC, other):
+        seal(house.connection, topic, max_age_seconds=0)
+        log = Log(house.connection, house.url, topic)
+        bring(log, target, log_epochs(house.connection, topic))
+    for commit in (house.folder / "archive").glob("shop-orders-*/_delta_log/*.json"):
+        commit.write_text("no JSON")
+    for file in (house.folder / "archive").glob("shop-returns-*/*/*.parquet"):
+        file.unlink()
+    done = house.job(job)
+    said = failures(done)
+    assert not done.success and f"{TOPIC} on local: DeltaError: " in said
+    assert len(said.splitlines()) == 1
+    if job == "audit":
+        states = {each.state for each in copies_of(house.connection, other)}
+        assert states == {"missing"}
+    else:
+        assert other in log_of(house, done.run_id)
+
+
+def test_copies_that_nobody_wants_hide_no_other(
+    house: House, environment: pytest.MonkeyPatch
+) -> None:
+    """A target that has left the policy keeps its losses; a tick looks at a bounded number.
+
+    Guard: the order of lost_copies, the newest first.
+    """
+    epoch, _ = sealed(house, epochs=1)
+    environment.setattr(lost, "MOST_COPIES", 1)
+    for target in ("left", "local"):
+        record(house, epoch, target)
+        forget_copy(house.connection, TOPIC, (0, 1), target, "gone")
+    house.sense("lost_copies")
+    assert [each.target for each in list_backfills(house.connection)] == ["local"]
+
+
+def test_runs_of_another_code_location_are_not_ours(house: House) -> None:
+    """A project beside ours may have jobs of the same names: one hangs, another one fails.
+
+    Guard: triggers.OURS.
+    """
+    house.create_topic()
+    house.done("policies")
+    house.publish(2 * EPOCH_EVENTS)
+    for name in ("sequence", "seal", "sweep"):
+        for status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED):
+            house.instance.add_run(dg.DagsterRun(job_name=name, status=status))
+    house.asked(house.sense("backlog"))
+    assert [each.job_name for each in house.sense("seal").run_requests or []] == ["seal"]
+    done = house.done("seal").dagster_run
+    assert OURS.items() <= done.tags.items()
+    assert not is_running(house.instance, job="sequence")
+    house.instance.add_run(
+        dg.DagsterRun(job_name="sequence", tags=OURS, status=dg.DagsterRunStatus.STARTED)
+    )
+    assert is_running(house.instance, job="sequence")
+
+
+def log_of(house: House, run: str) -> str:
+    """What a run has said."""
+    return "\n".join(each.user_message for each in house.instance.all_logs(run))
