@@ -108,6 +108,13 @@ def test_malformed_receipts_are_refused(own: Connection) -> None:
             own, "acknowledge", subscription=QUEUE, claims=[1], first_sequences=None,
             last_sequences=[1], tokens=[None], partly=False,
         )  # fmt: skip
+    for first, last in ((-(2**63), 2**63 - 1), (0, 1), (2, 1), (1, 1001)):
+        with pytest.raises(MalformedReceipt):
+            database.call(
+                own, "acknowledge", subscription=QUEUE, claims=[held.receipt.claim],
+                first_sequences=[first], last_sequences=[last], tokens=[held.receipt.token],
+                partly=True,
+            )  # fmt: skip
     acknowledge(own, [held])
 
 
