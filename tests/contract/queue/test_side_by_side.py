@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -30,10 +31,8 @@ def _most_in_transactions(db: ContractDatabase, own: Connection, patience: float
             with lock:
                 inside += 1
                 most = max(most, inside)
-            try:
+            with contextlib.suppress(threading.BrokenBarrierError):
                 together.wait(patience)
-            except threading.BrokenBarrierError:
-                pass
             write(connection, int(delivery.payload))
             with lock:
                 inside -= 1
