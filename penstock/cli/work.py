@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -75,26 +77,41 @@ def work(
 
 def _run(command: list[str], delivery: QueueDelivery, seconds: float | None) -> Verdict | None:
     try:
-        done = subprocess.run(
-            command,
-            input=delivery.payload,
-            env=os.environ | _environment(delivery),
-            stderr=subprocess.PIPE,
-            timeout=seconds,
-            check=False,
-        )
+        code, errors = _ended(command, delivery, seconds)
     except FileNotFoundError as error:
         raise InvalidArgument(f"there is no command {command[0]!r}") from error
     except subprocess.TimeoutExpired as error:
         raise HandlerTimedOut(f"the command was ended after {seconds} s") from error
-    if done.returncode == AGAIN_CODE:
+    if code == AGAIN_CODE:
         return queue.AGAIN
-    if done.returncode == DISCARD_CODE:
+    if code == DISCARD_CODE:
         return queue.DISCARD
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()[-_REASON:]
-        raise CommandFailed(f"exit code {done.returncode}: {said}")
+    if code != 0:
+        said = errors.decode(errors="replace").strip()[-_REASON:]
+        raise CommandFailed(f"exit code {code}: {said}")
     return None
+
+
+def _ended(command: list[str], delivery: QueueDelivery, seconds: float | None) -> tuple[int, bytes]:
+    """The exit code of a command for an event, and what it said on standard error.
+
+    It is a session of its own: Ctrl-C ends the worker and not the command under way, and a command
+    that takes too long is ended with all that it has started.
+    """
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | _environment(delivery),
+        start_new_session=True,
+    ) as process:
+        try:
+            _, errors = process.communicate(delivery.payload, timeout=seconds)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, errors
 
 
 def _environment(delivery: QueueDelivery) -> dict[str, str]:

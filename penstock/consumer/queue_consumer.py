@@ -12,8 +12,9 @@ import math
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,8 @@ class QueueConsumer(Rounds):
         self._pause = FIRST_PAUSE_SECONDS
         #: How long a handler takes in the mean; None before the first has ended.
         self._mean: float | None = None
+        #: Whether handlers finish events in transactions; None before the first has ended.
+        self._in_transactions: bool | None = None
 
     @classmethod
     def of(cls, url: str | None, subscription: str, options: QueueOptions) -> QueueConsumer:
@@ -204,6 +207,7 @@ class QueueConsumer(Rounds):
             mean = outcome.took if self._mean is None else self._mean
             self._mean = mean + _WEIGHT * (outcome.took - mean)
             unit = outcome.unit
+            self._in_transactions = bool(self._in_transactions) or unit.in_transaction
             assert unit.ended is not None
             late_at = unit.until - self._visibility * EXTEND_SHARE
             self.settler.add(outcome, unit.ended + self._together_seconds, late_at)
@@ -255,15 +259,32 @@ class QueueConsumer(Rounds):
         self.stats.expirations += sum(each.deliveries > each.failures + 1 for each in found)
         until = begun + self._visibility
         self.backlog.low = (self._ahead() - 1) // 2
-        self.backlog.extend(
+        units = [
             InHand(each, each.receipt, until, each.deliveries > each.failures + SUSPECT_DELIVERIES)
             for each in found
-        )
+        ]
+        try:
+            self._part(connection, units)
+        finally:
+            self.backlog.extend(units)
         if found:
             self._pause = FIRST_PAUSE_SECONDS
         else:
             self._pause = min(2 * self._pause, self._idle_seconds)
         return len(found) == size
+
+    def _part(self, connection: Connection, units: list[InHand]) -> None:
+        """Give each event a claim of its own, where handlers finish them in transactions.
+
+        A transaction locks a claim: those of events of one claim would wait for each other.
+        """
+        if self._in_transactions is False or len(units) == 1:
+            return
+        claims = Counter(each.receipt.claim for each in units)
+        joined = [each for each in units if claims[each.receipt.claim] > 1]
+        with suppress(StaleReceipt):
+            for each, receipt in self._extended(connection, joined, apart=True):
+                each.receipt = receipt
 
     def _hand_over(self) -> None:
         """Give the next events to handlers that have none.  The others take theirs themselves."""
@@ -314,10 +335,12 @@ class QueueConsumer(Rounds):
                 each.lock.release()
 
     def _extended(
-        self, connection: Connection, units: list[InHand]
+        self, connection: Connection, units: list[InHand], *, apart: bool = False
     ) -> list[tuple[InHand, queue.Receipt]]:
         receipts = [each.receipt for each in units]
-        renewed = queue.extend(connection, self._subscription, receipts, self._visibility)
+        renewed = queue.extend(
+            connection, self._subscription, receipts, self._visibility, apart=apart
+        )
         return list(zip(units, renewed, strict=True))
 
     def _extended_alone(

@@ -46,6 +46,8 @@ class InHand:
     lost: bool = False
     #: How many transactions use the receipt, so that it must not be renewed.
     in_use: int = 0
+    #: Whether one ever did.
+    in_transaction: bool = False
     #: Held while the receipt is renewed, and to begin to use it.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -53,6 +55,11 @@ class InHand:
     def events(self) -> list[Event]:
         """The one event."""
         return [self.delivery.event]
+
+    def use(self) -> None:
+        """A transaction uses the receipt.  The caller has the lock."""
+        self.in_use += 1
+        self.in_transaction = True
 
 
 class Claim(Working):
@@ -99,7 +106,7 @@ class Claim(Working):
     def work_on(self, position: int) -> Iterator[Connection]:
         """The transaction of :meth:`QueueDelivery.transaction`."""
         with self.unit.lock:
-            self.unit.in_use += 1
+            self.unit.use()
         try:
             with super().work_on(position) as connection:
                 yield connection
@@ -120,7 +127,7 @@ class Claim(Working):
         """From now on the receipt is not renewed.  The event loop goes on while this waits."""
         while not self.unit.lock.acquire(blocking=False):
             await asyncio.sleep(_LOOK_SECONDS)
-        self.unit.in_use += 1
+        self.unit.use()
         self.unit.lock.release()
 
     def say(self, verdict: Any) -> None:
@@ -190,7 +197,7 @@ class QueueDelivery(Event):
         Raises StaleReceipt when somebody else has it; then the transaction must be rolled back.
         """
         with self._claim.unit.lock:
-            self._claim.unit.in_use += 1
+            self._claim.unit.use()
         steps.run(connection, self._claim.finish_steps(self.sequence))
 
     async def acknowledge_async(self, connection: Any) -> None:

@@ -12,6 +12,8 @@ from penstock.errors import NotMigrated, PermissionDenied, SubscriptionNotFound
 
 #: The columns of `peek` that are named here.
 _STATE, _UNTIL, _DELIVERIES, _, _TOPIC, _PARTITION, _SEQUENCE = range(7)
+#: How many events are looked at for one that is handed out.
+_LOOKS = (1, 30, 1_000)
 
 
 def examine_queues(connection: Any, limits: Limits) -> list[Finding]:
@@ -60,10 +62,17 @@ def _of_queue(connection: Any, name: str, limits: Limits) -> Iterator[Finding]:
 
 
 def _oldest(connection: Any, name: str) -> str:
-    """Which event is held for longest."""
-    for row in call(connection, "peek", subscription=name, max_events=1):
-        if row[_STATE] == "in_flight":
-            place = f"{row[_TOPIC]} partition {row[_PARTITION]} sequence {row[_SEQUENCE]}"
-            until = f"{row[_UNTIL]:%Y-%m-%d %H:%M:%S}"
-            return f"; the first is {place}, hand-out {row[_DELIVERIES]}, until {until}"
+    """The first event that is handed out.  Others may stand before it: those that wait for a retry.
+
+    A look reads payloads, so the first one is short.
+    """
+    for most in _LOOKS:
+        rows = call(connection, "peek", subscription=name, max_events=most)
+        for row in rows:
+            if row[_STATE] == "in_flight":
+                place = f"{row[_TOPIC]} partition {row[_PARTITION]} sequence {row[_SEQUENCE]}"
+                until = f"{row[_UNTIL]:%Y-%m-%d %H:%M:%S}"
+                return f"; the first is {place}, hand-out {row[_DELIVERIES]}, until {until}"
+        if len(rows) < most:
+            break
     return ""

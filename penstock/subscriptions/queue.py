@@ -276,11 +276,14 @@ def extend(
     visibility_seconds: float,
     *,
     body: bytes | None = None,
+    apart: bool = False,
 ) -> list[Receipt]:
     """Give events more time from now on.  Returns their new receipts; the old ones are spent.
 
     0 seconds put them back, and the delivery counts; then there are no new receipts.  ``body``, for
     one event, is what later deliveries have as payload.  The log keeps what was published.
+    ``apart`` gives each event a claim of its own: transactions that finish events of one claim wait
+    for each other.
     """
     _CLAIM.require("visibility_seconds", visibility_seconds)
     if body is not None and not isinstance(body, bytes | bytearray | memoryview):
@@ -288,7 +291,7 @@ def extend(
     given = list(receipts)
     if not given:
         return []
-    entries, _ = _entries(given, whole=body is None)
+    entries, _ = _entries(given, whole=body is None and not apart)
     rows = database.call(
         connection,
         "extend",

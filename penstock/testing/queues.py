@@ -403,7 +403,7 @@ def _entries(
     if (
         not 1 <= len(entries) <= _MOST_ENTRIES
         or any(token is None for *_, token in entries)
-        or any(not 0 <= last - first < _LONGEST_ENTRY for _, first, last in in_order)
+        or any(not 1 <= first <= last < first + _LONGEST_ENTRY for _, first, last in in_order)
         or any(one[0] == two[0] and one[2] >= two[1] for one, two in pairwise(in_order))
     ):
         raise refused(MalformedReceipt, "a receipt is malformed, or an event is named twice")

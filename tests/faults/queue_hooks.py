@@ -98,12 +98,16 @@ class RecordedQueue:
 
     def _extend(self, call: Callable[..., list[Receipt]]) -> Callable[..., list[Receipt]]:
         def recorded(
-            connection: Any, subscription: str, receipts: Iterable[Receipt], seconds: float
+            connection: Any,
+            subscription: str,
+            receipts: Iterable[Receipt],
+            seconds: float,
+            **options: Any,
         ) -> list[Receipt]:
             given = list(receipts)
             calls = [self.calls.begin("extend", each, seconds=seconds) for each in given]
             try:
-                renewed = call(connection, subscription, given, seconds)
+                renewed = call(connection, subscription, given, seconds, **options)
             except BaseException as error:
                 self.calls.fail(calls, error)
                 raise

@@ -32,7 +32,8 @@ BEGIN
             FROM JSON_TABLE(tokens, '$[*]' COLUMNS (place FOR ORDINALITY, token VARCHAR(36) PATH '$')) AS j
             LIMIT 1000000
         ) AS t ON t.place = c.place
-        WHERE c.claim IS NOT NULL AND l.sequence - f.sequence BETWEEN 0 AND 999
+        WHERE c.claim IS NOT NULL
+          AND IF(f.sequence >= 1 AND l.sequence >= f.sequence, l.sequence - f.sequence <= 999, FALSE)
           AND REPLACE(t.token, '-', '') REGEXP '^[0-9a-fA-F]{32}$';
     END IF;
     IF NOT bad THEN
@@ -244,7 +245,9 @@ BEGIN
     CALL require_read_committed('acknowledge()');
     CALL find_queue(subscription, 'acknowledge', owner_id, kept_order);
     IF kept_order = 'none' AND JSON_LENGTH(claims) <=> 1 AND JSON_LENGTH(first_sequences) <=> 1
-        AND JSON_LENGTH(last_sequences) <=> 1 AND JSON_LENGTH(tokens) <=> 1 THEN
+        AND JSON_LENGTH(last_sequences) <=> 1 AND JSON_LENGTH(tokens) <=> 1 AND LENGTH(tokens) < 50
+        AND CONCAT_WS(' ', JSON_TYPE(JSON_EXTRACT(claims, '$[0]')), JSON_TYPE(JSON_EXTRACT(first_sequences, '$[0]')),
+                      JSON_TYPE(JSON_EXTRACT(last_sequences, '$[0]'))) = 'INTEGER INTEGER INTEGER' THEN
         CALL finish_plain(owner_id, JSON_EXTRACT(claims, '$[0]') + 0, JSON_EXTRACT(first_sequences, '$[0]') + 0,
                           JSON_EXTRACT(last_sequences, '$[0]') + 0, JSON_UNQUOTE(JSON_EXTRACT(tokens, '$[0]')),
                           is_plain);

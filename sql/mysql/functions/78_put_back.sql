@@ -79,14 +79,16 @@ BEGIN
     SET first_id = LAST_INSERT_ID();
     SELECT p.entry, n.first_sequence, n.last_sequence, n.id AS claim, n.token, n.deadline
     FROM (
-        SELECT r.id, r.partition_id, r.first_sequence, r.last_sequence, r.token, r.deadline
+        SELECT r.id, r.partition_id, r.first_sequence, r.last_sequence, r.token, r.deadline,
+               COALESCE(r.waiting_id, 0) AS waiting_id
         FROM queue_ranges AS r FORCE INDEX (PRIMARY)
         WHERE r.subscription_id = owner_id AND r.id >= first_id AND r.token = own_token
         LIMIT 1000000
     ) AS n
     JOIN JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (
-        entry INT PATH '$[0]', partition_id BIGINT PATH '$[3]', first_sequence BIGINT PATH '$[4]')) AS p
-        ON p.partition_id = n.partition_id AND p.first_sequence = n.first_sequence
+        entry INT PATH '$[0]', partition_id BIGINT PATH '$[3]', first_sequence BIGINT PATH '$[4]',
+        waiting_id BIGINT PATH '$[7]')) AS p
+        ON p.partition_id = n.partition_id AND p.first_sequence = n.first_sequence AND p.waiting_id = n.waiting_id
     ORDER BY p.entry, n.first_sequence;
 END;
 

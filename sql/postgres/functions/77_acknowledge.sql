@@ -15,8 +15,8 @@ BEGIN
                 SELECT g.*, lag(g.last) OVER (PARTITION BY g.claim ORDER BY g.first) AS before
                 FROM unnest(claims, first_sequences, last_sequences) AS g (claim, first, last)
             ) AS g
-            WHERE g.claim IS NULL OR g.first IS NULL OR g.last IS NULL OR g.last < g.first OR g.before >= g.first
-               OR g.last - g.first >= 1000)
+            WHERE g.claim IS NULL OR g.first IS NULL OR g.last IS NULL OR g.before >= g.first
+               OR CASE WHEN g.first < 1 OR g.last < g.first THEN true ELSE g.last - g.first >= 1000 END)
     THEN
         RETURN;
     END IF;
@@ -33,6 +33,7 @@ CREATE OR REPLACE FUNCTION lock_receipts(owner_id bigint, claims bigint[], token
 LANGUAGE plpgsql AS $$
 DECLARE
     locked queue_ranges[];
+    later queue_ranges[];
 BEGIN
     locked := ARRAY(
         SELECT r
@@ -41,13 +42,22 @@ BEGIN
         ORDER BY r.id
         FOR UPDATE);
     IF cardinality(locked) < cardinality(claims) THEN
-        locked := locked || ARRAY(
-            SELECT r
-            FROM queue_ranges AS r
-            WHERE r.subscription_id = owner_id AND r.former = ANY (claims)
-              AND COALESCE(r.token, r.former_token) = ANY (tokens)
-            ORDER BY r.id
-            FOR UPDATE);
+        -- What this waited for may have been replaced meanwhile, once more: then there is more to see than is locked.
+        FOR look IN 1..3 LOOP
+            later := ARRAY(
+                SELECT r
+                FROM queue_ranges AS r
+                WHERE r.subscription_id = owner_id AND r.former = ANY (claims)
+                  AND COALESCE(r.token, r.former_token) = ANY (tokens)
+                ORDER BY r.id
+                FOR UPDATE);
+            EXIT WHEN cardinality(later) >= (
+                SELECT count(*)
+                FROM queue_ranges AS r
+                WHERE r.subscription_id = owner_id AND r.former = ANY (claims)
+                  AND COALESCE(r.token, r.former_token) = ANY (tokens));
+        END LOOP;
+        locked := locked || later;
     END IF;
     RETURN locked;
 END

@@ -50,6 +50,7 @@ BEGIN
     FROM put AS n
     JOIN unnest(pieces) AS p
         ON p.partition_id = n.partition_id AND p.first_sequence = n.first_sequence
+        AND p.waiting_id IS NOT DISTINCT FROM n.waiting_id
     ORDER BY p.entry, n.first_sequence;
 END
 $$;

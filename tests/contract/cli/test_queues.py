@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +16,7 @@ from penstock.subscriptions import queue
 from tests import command
 from tests.command import Result
 from tests.contract.databases import ContractDatabase
-from tests.kit.log import topic
+from tests.kit.log import topic, wait_until
 from tests.kit.queue import QUEUE, TOPIC, more, pass_time
 
 Run = Callable[..., Result]
@@ -99,3 +103,49 @@ def test_a_command_that_takes_too_long_is_ended(db: ContractDatabase, run: Run) 
     assert worked.code == 1
     assert "5 failed" in worked.err
     assert queue.statistics(db.connect(), QUEUE).dead == 5
+
+
+def _is_running(pid: int) -> bool:
+    """Whether there is such a process, other than one that has ended and nobody has asked for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_what_such_a_command_has_started_is_ended_too(
+    db: ContractDatabase, run: Run, tmp_path: Path
+) -> None:
+    """Guard: the whole group is killed; a rest of it would go on beside the next delivery."""
+    started = tmp_path / "pid"
+    script = f"sleep 600 & echo $! > {started}; wait"
+    run("work", QUEUE, "--seconds", "1", "--until-idle", "--", "sh", "-c", script)
+    wait_until(lambda: not _is_running(int(started.read_text())), "it is gone")
+
+
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_a_signal_lets_commands_end(
+    db: ContractDatabase, run: Run, tmp_path: Path, asked: signal.Signals
+) -> None:
+    """Ctrl-C goes to all processes of a terminal.  Guard: a session for each command."""
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    script = f"touch {begun}; until [ -e {gate} ]; do sleep 0.02; done"
+    words = ["work", QUEUE, "--concurrency", "1", "--", "sh", "-c", script]
+    with subprocess.Popen(
+        [Path(sys.executable).with_name("penstock"), *words],
+        env=os.environ | {"PENSTOCK_DATABASE_URL": db.url},
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        try:
+            wait_until(begun.exists, "a command is under way", 60)
+            os.killpg(worker.pid, asked)
+            gate.touch()
+            _, said = worker.communicate(timeout=60)
+        finally:
+            worker.kill()
+    assert worker.returncode == 0
+    assert f"queue {QUEUE}: 1 done, 0 failed" in said
+    assert queue.statistics(db.connect(), QUEUE) == queue.QueueStatistics(4, 4, 0, 0, 0)

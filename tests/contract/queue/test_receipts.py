@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
 from collections.abc import Callable
@@ -107,6 +108,38 @@ def test_malformed_receipts_are_refused(own: Connection) -> None:
             own, "acknowledge", subscription=QUEUE, claims=[1], first_sequences=None,
             last_sequences=[1], tokens=[None], partly=False,
         )  # fmt: skip
+    for first, last in ((-(2**63), 2**63 - 1), (0, 1), (2, 1), (1, 1001)):
+        with pytest.raises(MalformedReceipt):
+            database.call(
+                own, "acknowledge", subscription=QUEUE, claims=[held.receipt.claim],
+                first_sequences=[first], last_sequences=[last], tokens=[held.receipt.token],
+                partly=True,
+            )  # fmt: skip
+    acknowledge(own, [held])
+
+
+#: In the place of an array of one receipt.
+BAD_JSON = ['{"a": 1}', '["abc"]', "[[1]]", "[null]", f'["{"f" * 90}"]']
+
+
+@pytest.mark.parametrize("db", ["mysql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("bad", BAD_JSON)
+def test_malformed_arrays_are_refused(db: ContractDatabase, own: Connection, bad: str) -> None:
+    """From any client, also where one receipt would be the plain case.  Guard: its types."""
+    filled(own, 1)
+    (held,) = receive(own)
+    good = [[held.receipt.claim], [1], [1], [str(held.receipt.token)]]
+    for place in range(4):
+        given = [bad if number == place else json.dumps(each) for number, each in enumerate(good)]
+        with closing(db.connect(autocommit=False)) as mine:
+            mine.begin()  # type: ignore[attr-defined]
+            with pytest.raises((MalformedReceipt, StaleReceipt)):
+                database.execute(
+                    mine,
+                    "CALL penstock.acknowledge('mails', %(claims)s, %(firsts)s, %(lasts)s,"
+                    " %(tokens)s, false)",
+                    dict(zip(("claims", "firsts", "lasts", "tokens"), given, strict=True)),
+                )
     acknowledge(own, [held])
 
 

@@ -74,14 +74,18 @@ def test_a_worker_counts_what_it_is_handed(db: ContractDatabase, own: Connection
 
 
 def test_the_doctor_says_who_holds_the_bound(db: ContractDatabase, own: Connection) -> None:
-    """At max_in_flight nothing is handed out; the finding names the event that is held longest."""
+    """At max_in_flight nothing is handed out; the finding names the first event that is held."""
     filled(own, 5, max_in_flight=3)
     assert examine_queues(own, Limits()) == []
-    receive(own, 3)
+    held = receive(own, 3)
     assert receive(own, 1) == []
     (finding,) = examine_queues(own, Limits())
     assert finding.check == "queue_full"
     assert f"{TOPIC} partition 0 sequence 1, hand-out 1" in finding.what
+    queue.reject(own, QUEUE, [held[0].receipt], delay_seconds=1000)
+    receive(own, 1)
+    (finding,) = examine_queues(own, Limits())
+    assert f"{TOPIC} partition 0 sequence 2, hand-out 1" in finding.what, "1 waits for a retry"
     assert finding.page == "docs/alerts.md#penstockqueueold"
 
 
