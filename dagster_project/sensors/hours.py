@@ -149,9 +149,7 @@ class Shown:
     Dagster's storage is opened by the first look-up, so not in a tick that has nothing to report.
     """
 
-    def __init__(
-        self, context: dg.SensorEvaluationContext, changes: Sequence[ChangedHour]
-    ) -> None:
+    def __init__(self, context: dg.SensorEvaluationContext, changes: Sequence[ChangedHour]) -> None:
         self._context = context
         self._hours: dict[str, list[str]] = {}
         for each in changes:
@@ -161,10 +159,12 @@ class Shown:
     def version(self, key: dg.AssetKey, topic: str, hour: str) -> str | None:
         """That of an hour's last materialization."""
         if key not in self._found:
-            self._found[key] = self._context.instance.event_log_storage.get_latest_tags_by_partition(
-                key,
-                dg.DagsterEventType.ASSET_MATERIALIZATION,
-                [DATA_VERSION],
-                asset_partitions=self._hours[topic],
+            self._found[key] = (
+                self._context.instance.event_log_storage.get_latest_tags_by_partition(
+                    key,
+                    dg.DagsterEventType.ASSET_MATERIALIZATION,
+                    [DATA_VERSION],
+                    asset_partitions=self._hours[topic],
+                )
             )
         return self._found[key].get(hour, {}).get(DATA_VERSION)
