@@ -133,8 +133,11 @@ class Verdicts:
     checks with it: else a failure would vanish with it, until the next run looks.
     """
 
-    def __init__(self, catalogue: Catalogue, instance: dg.DagsterInstance, connection: Any) -> None:
-        self._catalogue, self._instance, self._connection = catalogue, instance, connection
+    def __init__(
+        self, catalogue: Catalogue, context: dg.SensorEvaluationContext, connection: Any
+    ) -> None:
+        # Its `instance` opens Dagster's storage, so it is asked for only when something is new.
+        self._catalogue, self._context, self._connection = catalogue, context, connection
         self._looks: dict[str, Callable[[str], Verdict]] = {}
 
     def of(
@@ -147,7 +150,7 @@ class Verdicts:
                 name = dg.AssetCheckKey(key, probe.name)
                 if found is not probes.TOO_MUCH:
                     yield _evaluation(name, result_of(found), is_blocking=probe.blocking)
-                elif (last := last_verdict(self._instance, name)) and not last.passed:
+                elif (last := last_verdict(self._context.instance, name)) and not last.passed:
                     yield _evaluation(name, last, is_blocking=probe.blocking)
 
     def _look(self, probe: Probe, key: dg.AssetKey) -> Callable[[str], Verdict]:
@@ -161,7 +164,7 @@ class Verdicts:
                 "",
                 self._catalogue.policies,
                 lambda _: ([], {}),
-                lambda _: kept(self._instance, check),
+                lambda _: kept(self._context.instance, check),
                 MOST_EVENTS,
             )
             self._looks[name] = probe.look(world)

@@ -18,8 +18,9 @@ from penstock.topics import names
 from resources.embedded import EmbeddedPostgres
 
 #: What Dagster's daemon is told: how often it looks at the freshness of assets.  At its own 30 s
-#: that is 5 s of a processor a minute for 1,000 topics.
-DAEMON = {"FRESHNESS_DAEMON_INTERVAL_SECONDS": "120"}
+#: that is 5 s of a processor a minute for 1,000 topics.  docs/deploy.md
+#: names it for the daemon that is deployed.
+DAEMON = {"FRESHNESS_DAEMON_INTERVAL_SECONDS": "300"}
 EMBEDDED_DIRECTORY = "PENSTOCK_EMBEDDED_DIRECTORY"
 BEGIN = """\
 It is empty. What to do next, in another terminal in this folder:

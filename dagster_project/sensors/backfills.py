@@ -35,7 +35,7 @@ def build(catalogue: Catalogue, job: Any) -> dg.SensorDefinition:
     @dg.sensor(
         name=catalogue.named("backfills"),
         job=job,
-        minimum_interval_seconds=30,
+        minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Asks for a run for each backfill request that is due, at most 20 in a tick. "
         "A request whose run is gone goes back to those that wait. After a run that has died "

@@ -65,7 +65,7 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
         pauses = Pauses(held.get("failed"), time.time())
         limits = database.policies().limits
         with database.connect() as connection:
-            verdicts = Verdicts(catalogue, context.instance, connection)
+            verdicts = Verdicts(catalogue, context, connection)
             existing = frozenset(each.address for each in names.list_topics(connection))
             seen = held.get("seen", {})
             tick = _Tick(context, connection, catalogue, verdicts, pauses, seen, existing)

@@ -46,7 +46,7 @@ def build() -> dg.SensorDefinition:
     @dg.sensor(
         name="run_failures",
         default_status=dg.DefaultSensorStatus.RUNNING,
-        minimum_interval_seconds=30,
+        minimum_interval_seconds=60,
         description="Posts each failed run, with the first error of each failed step, as JSON with "
         f"a text to the address in {webhook.VARIABLE}; without that variable it does nothing. What "
         "the webhook does not take is posted again, with a growing pause, for a day.",
@@ -54,10 +54,11 @@ def build() -> dg.SensorDefinition:
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         place = webhook.address()
         held = cursor_of(context, VERSION)
-        if not place or "after" not in held:
-            said = f"{webhook.VARIABLE} is not set" if not place else "begins with the next failure"
-            after = _newest(context.instance)
-            return result([], dump_cursor(VERSION, after=after, waiting={}), said)
+        if not place:  # nor is Dagster's storage opened
+            return result([], dump_cursor(VERSION), f"{webhook.VARIABLE} is not set")
+        if "after" not in held:
+            cursor = dump_cursor(VERSION, after=_newest(context.instance), waiting={})
+            return result([], cursor, "begins with the next failure")
         waiting: Waiting = dict(held["waiting"])
         after = held["after"]
         if len(waiting) < MOST_WAITING:

@@ -73,7 +73,7 @@ def build(catalogue: Catalogue) -> dg.SensorDefinition:
 
     @dg.sensor(
         name=catalogue.named("sealed"),
-        minimum_interval_seconds=30,
+        minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports hours in which log epochs were sealed, and hours of which the "
         "database has verified every copy, whoever made it. It starts no run.",
@@ -87,7 +87,7 @@ def build(catalogue: Catalogue) -> dg.SensorDefinition:
         look = Look(after, dict(held.get("seen", {})))
         with database.connect() as connection:
             changes = changed_hours(connection, look.after, MOST_CHANGES)
-            shown = Shown(context.instance, changes[:MOST_HOURS])
+            shown = Shown(context, changes[:MOST_HOURS])
             end = look.after
             for changed in _in_time(changes):
                 if len(look.events) >= MOST_EVENTS:
@@ -144,10 +144,13 @@ def _events(
 
 
 class Shown:
-    """The data versions that Dagster shows of hours.  Each asset is looked up once in a tick."""
+    """The data versions that Dagster shows of hours.  Each asset is looked up once in a tick.
 
-    def __init__(self, instance: dg.DagsterInstance, changes: Sequence[ChangedHour]) -> None:
-        self._instance = instance
+    Dagster's storage is opened by the first look-up, so not in a tick that has nothing to report.
+    """
+
+    def __init__(self, context: dg.SensorEvaluationContext, changes: Sequence[ChangedHour]) -> None:
+        self._context = context
         self._hours: dict[str, list[str]] = {}
         for each in changes:
             self._hours.setdefault(each.topic, []).append(hour_name(each.hour))
@@ -156,10 +159,12 @@ class Shown:
     def version(self, key: dg.AssetKey, topic: str, hour: str) -> str | None:
         """That of an hour's last materialization."""
         if key not in self._found:
-            self._found[key] = self._instance.event_log_storage.get_latest_tags_by_partition(
-                key,
-                dg.DagsterEventType.ASSET_MATERIALIZATION,
-                [DATA_VERSION],
-                asset_partitions=self._hours[topic],
+            self._found[key] = (
+                self._context.instance.event_log_storage.get_latest_tags_by_partition(
+                    key,
+                    dg.DagsterEventType.ASSET_MATERIALIZATION,
+                    [DATA_VERSION],
+                    asset_partitions=self._hours[topic],
+                )
             )
         return self._found[key].get(hour, {}).get(DATA_VERSION)

@@ -33,7 +33,7 @@ def build(catalogue: Catalogue, job: Any) -> dg.SensorDefinition:
     @dg.sensor(
         name=catalogue.named("seal"),
         job=job,
-        minimum_interval_seconds=30,
+        minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Asks for a run of `seal` for the topics of which a partition has the size or "
         "the age of a log epoch. A topic that cannot be sealed waits, longer each time.",

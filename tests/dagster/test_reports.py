@@ -14,7 +14,8 @@ from dagster_project import checks
 from dagster_project.common import hour_name
 from penstock.subscriptions import stream
 from penstock.upkeep.sequencing import sequence
-from tests.dagster.conftest import TOPIC, House, failures
+from resources import webhook
+from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
 from tests.dagster.test_house import context_of
 from tests.dagster.test_load import RELAY, SLUG
 
@@ -183,3 +184,33 @@ def test_the_checks_of_a_removal_say_that_the_topic_is_missing(
             if each.check_name in {"guarded_drop", "copies_verified"}
         }
         assert found["shop_orders"] is None and "does not exist yet" in str(found["shop_later"])
+
+
+IDLE = ("backlog", "seal", "sealed", "backfills", "lost_copies", "run_failures")
+
+
+def test_an_idle_tick_opens_no_storage_of_dagster(
+    house: House, environment: pytest.MonkeyPatch
+) -> None:
+    """Opening it costs more than all that an idle tick does.
+
+    Guards: skip_while_down gives the database, which is no resource; Shown, Verdicts and the sensor
+    of failed runs ask for the instance only when they need it.  Here asking for it is an error.
+    """
+    environment.delenv(webhook.VARIABLE, raising=False)
+    house.create_topic()
+    house.publish(2 * EPOCH_EVENTS)
+    for name in ("sequence", "seal"):
+        house.done(name)
+    for _ in range(2):
+        for name in IDLE:
+            house.sense(name)
+    repository = house.defs.get_repository_def()
+    for name in IDLE:
+        sensor = repository.get_sensor_def(name)
+        assert not sensor.required_resource_keys
+        with dg.build_sensor_context(
+            cursor=house.cursors[name], sensor_name=name, repository_def=repository
+        ) as context:
+            done = sensor.evaluate_tick(context)
+        assert done.skip_message and not done.asset_events, name

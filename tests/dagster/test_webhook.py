@@ -110,6 +110,7 @@ def test_a_failure_is_told_once_with_the_first_error_of_each_step(
     environment.delenv(webhook.VARIABLE)
     assert said(house.sense("run_failures")) == f"{webhook.VARIABLE} is not set"
     environment.setenv(webhook.VARIABLE, hook.url)
+    assert said(house.sense("run_failures")) == "begins with the next failure"
     assert said(house.sense("run_failures")) == "0 told, 0 wait"
     house.create_topic()
     house.publish(2 * EPOCH_EVENTS)
