@@ -10,6 +10,7 @@ import datetime as dt
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -314,6 +315,11 @@ def _log_of(house: House) -> Path:
     return house.folder / "dev.log"
 
 
+def _can_be_interrupted() -> None:
+    """`dagster dev` ends its children by SIGINT, which a shell may have told all to ignore."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def _dagster_dev(house: House) -> Iterator[subprocess.Popen[bytes]]:
     home = house.folder / "dagster"
@@ -325,7 +331,7 @@ def _dagster_dev(house: House) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(
             [sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", "0"],
             cwd=ROOT, env=os.environ | DAEMON | {"DAGSTER_HOME": str(home), "PATH": path},
-            stdout=log, stderr=log,
+            stdout=log, stderr=log, preexec_fn=_can_be_interrupted,
         )  # fmt: skip
     try:
         yield process

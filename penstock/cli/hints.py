@@ -20,7 +20,10 @@ _BY_MESSAGE = (
         r"^it is the last right in ",
         "Give the right to another login first, or give --unrestrict.",
     ),
-    (r"^there is no subscription ", "Create it: penstock subscription create NAME --topic TOPIC."),
+    (
+        r"^there is no subscription ",
+        "Create it: penstock subscription create NAME --topic TOPIC (or penstock queue create).",
+    ),
     (
         r"^there is no namespace ",
         "Create it: penstock namespace create PATH --parents, or penstock topic create with -p.",
