@@ -22,7 +22,7 @@ import dagster as dg
 
 from penstock import database
 from penstock.dagster.reading import EventRange, PartitionRange, PenstockResource
-from penstock.errors import DatabaseUnavailable, InvalidArgument
+from penstock.errors import DatabaseUnavailable, InvalidArgument, TopicNotFound
 from penstock.subscriptions import stream
 from penstock.subscriptions.overview import Lag, describe_subscription, lag
 from penstock.topics import names
@@ -68,7 +68,7 @@ def on_events(
         try:
             with penstock.connect() as connection:
                 return source.tick(context, connection, max_events)
-        except DatabaseUnavailable as error:
+        except (DatabaseUnavailable, TopicNotFound) as error:
             return dg.SkipReason(str(error))
 
     return sensor

@@ -307,6 +307,16 @@ def test_a_database_that_is_down_is_one_line(
     assert "cannot connect to" in said and "s3cret-word" not in said
 
 
+def test_a_topic_that_is_not_there_yet_is_one_line(project: Project) -> None:
+    """Guard: TopicNotFound in the sensor.  Once there is the topic, its events are read."""
+    project.sensor = on_events(project.module.new_orders, "shop/later")
+    assert 'there is no topic "shop/later"' in (project.tick().skip_message or "")
+    penstock.create_topic(project.own, "shop/later", 1)
+    penstock.publish(project.own, "shop/later", b"{}")
+    sequence(project.url)
+    assert project.ask().run_config["ops"]["new_orders"]["config"]["topic"] == "shop/later"
+
+
 def test_without_dagster_it_says_what_to_install() -> None:
     program = "import sys; sys.modules['dagster'] = None\nimport penstock.dagster"
     done = subprocess.run(
