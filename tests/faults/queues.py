@@ -186,7 +186,7 @@ class MixedQueues(Mixed):
         if self.world.running[name].role not in WORKERS:
             super().taken_over_from(name)
             return
-        self.world.until(lambda: self._in_hand(name) <= self._others_have(name), f"{name} is late")
+        self.world.until(lambda: self._is_replaced(name), f"{name} is late")
 
     def woken(self, name: str) -> None:
         """A receipt that it had is refused."""
@@ -235,8 +235,8 @@ class MixedQueues(Mixed):
     def _has_received(self, name: str) -> bool:
         return any(each["events"] for each in self.world.records("hand_out", proc=name))
 
-    def _in_hand(self, name: str) -> set[tuple[str, int, int]]:
-        """What a process was handed, less what it has ended."""
+    def _in_hand(self, name: str) -> dict[tuple[str, int, int], float]:
+        """What a process was handed, less what it has ended, and when it was."""
         pid = self.world.running[name].process.pid
         calls = [r for st in ("ok", "info") for r in self.world.records("finish", st, pid=pid)]
         first = {each["renewed"]: each["receipt"] for each in calls if "renewed" in each}
@@ -244,19 +244,22 @@ class MixedQueues(Mixed):
         while renewed := ended & first.keys():
             ended = (ended - renewed) | {first[each] for each in renewed}
         return {
-            (told["sub"], partition, sequence)
+            (told["sub"], partition, sequence): told["t"]
             for told in self.world.records("hand_out", pid=pid)
             for partition, sequence, _, _, receipt, *_ in told["events"]
             if receipt not in ended
         }
 
-    def _others_have(self, name: str) -> set[tuple[str, int, int]]:
-        """What others were handed since it has begun to receive."""
+    def _is_replaced(self, name: str) -> bool:
+        """Whether others were handed all that it has in hand, after it was.
+
+        They may have had an event before it, and failed.
+        """
         pid = self.world.running[name].process.pid
-        since = min(each["t"] for each in self.world.records("hand_out", pid=pid))
-        return {
-            (told["sub"], partition, sequence)
-            for told in self.world.records("hand_out")
-            if told["pid"] != pid and told["t"] > since
-            for partition, sequence, *_ in told["events"]
-        }
+        left = self._in_hand(name)
+        for told in self.world.records("hand_out"):
+            for partition, sequence, *_ in told["events"] if told["pid"] != pid else ():
+                event = (told["sub"], partition, sequence)
+                if told["t"] > left.get(event, told["t"]):
+                    del left[event]
+        return not left

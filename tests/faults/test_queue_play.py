@@ -17,7 +17,9 @@ _ASKED = "COALESCE(r.token, r.former_token)"
 #: What was dealt anew keeps the claim that it was in, and nobody asks for the token.
 OLD_RECEIPTS: list[dict[str, Any]] = [
     {
-        "postgres": ("lock_receipts", [(f"AND {_ASKED} = ANY (tokens)", "")]),
+        "postgres": ("lock_receipts", [
+            (f"AND {_ASKED} = ANY (tokens)\n                ORDER BY", "ORDER BY"),
+            (f"AND {_ASKED} = ANY (tokens));", ");")]),
         "mysql": ("find_claimed", [(f"AND {_ASKED} = g.token", "")]),
     },
     {

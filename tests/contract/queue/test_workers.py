@@ -312,7 +312,8 @@ def test_what_is_received_ahead_is_given_back_in_time(
     filled(own, 3, visibility_seconds=30)
     hands = Hands()
     with running(consumer_of(db, hands.handle, prefetch=10, clock=hands.clock)):
-        wait_until(lambda: counts(own) == (0, 3, 0, 0), "one is under way, two are waiting")
+        wait_until(lambda: hands.begun, "one is under way")
+        assert counts(own) == (0, 3, 0, 0)  # and two are waiting
         subscriptions.pause(own, QUEUE)  # so that nobody receives them again
         hands.now += 20
         wait_until(lambda: counts(own) == (2, 1, 0, 0), "both are given back")
