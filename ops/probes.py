@@ -18,7 +18,7 @@ from ops.canary import Canary, fly
 from ops.health import health
 from ops.hours import epochs_between
 from ops.policies.file import Limits, Policies
-from ops.policies.policy import awaited, drift, set_by_hand
+from ops.policies.policy import awaited, drift, is_subscribed, set_by_hand
 from penstock import database, log, subscriptions
 from penstock.doctor import Severity
 from penstock.doctor.findings import shell
@@ -99,10 +99,7 @@ class World:
         if probe.scope != RELAY:
             return self.has(subject)
         relay = self.policies.relays[subject]
-        # A relay goes by its subscription: its topic may have another name by now.
-        return self.has(relay.topic) or any(
-            each.subscription == relay.subscription for each in subscriptions.lag(self.connection)
-        )
+        return self.has(relay.topic) or is_subscribed(self.connection, relay)
 
 
 Look = Callable[[World], Callable[[str], Verdict]]

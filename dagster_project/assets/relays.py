@@ -14,6 +14,7 @@ from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import LEFT, MAIN, Outcome
 from ops.policies.file import RelayPolicy
+from ops.policies.policy import is_subscribed
 from penstock import subscriptions
 from penstock.errors import SinkError
 from penstock.spark.options import Address
@@ -99,16 +100,6 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         yield dg.MaterializeResult(metadata=_metadata(done, lags, dead))
 
     return run
-
-
-def is_subscribed(connection: Any, relay: RelayPolicy) -> bool:
-    """Whether the relay has something to read, also where its topic was renamed.
-
-    The daemon goes by the subscription alone, and so does a run: else events would wait, and the
-    sensor would ask for one run after the other that does nothing.
-    """
-    found = subscriptions.lag(connection)
-    return any(each.subscription == relay.subscription for each in found)
 
 
 def _metadata(done: Sequence[Outcome], lags: list[Lag], dead: list[Any]) -> Mapping[str, Any]:

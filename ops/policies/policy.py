@@ -214,12 +214,18 @@ def _relays(connection: Any, wanted: Policies) -> list[Drift]:
     return [
         Drift(relay.topic, f"relay {relay.name}", relay.subscription, NONE)
         for relay in wanted.relays.values()
-        if not _is_subscribed(relay, present)
+        if (relay.subscription, relay.topic) not in present
     ]
 
 
-def _is_subscribed(relay: RelayPolicy, present: set[tuple[str, str]]) -> bool:
-    return (relay.subscription, relay.topic) in present
+def is_subscribed(connection: Any, relay: RelayPolicy) -> bool:
+    """Whether the relay has something to read, also where its topic was renamed.
+
+    The daemon goes by the subscription alone, and so does a run: else events would wait, and the
+    sensor would ask for one run after the other that does nothing.
+    """
+    found = subscriptions.lag(connection)
+    return any(each.subscription == relay.subscription for each in found)
 
 
 def _settings(connection: Any, wanted: Policies) -> Iterator[Drift]:

@@ -58,6 +58,10 @@ PARTITIONS = """
 query Partitions($asset: [String!]!) { assetNodeOrError(assetKey: {path: $asset}) {
   ... on AssetNode { partitionStats { numMaterialized numMaterializing numFailed } } } }
 """
+MADE = """
+query Made($asset: [String!]!, $hours: [String!]) { assetNodeOrError(assetKey: {path: $asset}) {
+  ... on AssetNode { latestMaterializationByPartition(partitions: $hours) { partition } } } }
+"""
 CHECKS = """
 query Checks($asset: [String!]!) { assetNodeOrError(assetKey: {path: $asset}) { ... on AssetNode {
   assetChecksOrError { ... on AssetChecks { checks {
@@ -150,14 +154,24 @@ class Dev:
             time.sleep(2)
         assert found["status"] == "COMPLETED_SUCCESS", self.said()
         while True:
-            stats: dict[str, int] = self.ask(PARTITIONS, asset=asset)["assetNodeOrError"][
-                "partitionStats"
-            ]
+            stats = self.partitions(asset)
             if not stats["numMaterializing"]:
                 return stats
             # What the automation has asked for meanwhile is under way.
             assert time.monotonic() < deadline, stats
             time.sleep(2)
+
+    def partitions(self, asset: list[str]) -> dict[str, int]:
+        """How many partitions of an asset are made, under way and failed, as the page counts."""
+        found: dict[str, int] = self.ask(PARTITIONS, asset=asset)["assetNodeOrError"][
+            "partitionStats"
+        ]
+        return found
+
+    def made(self, asset: list[str], hours: list[str]) -> list[str]:
+        """Those of the hours that a run has made, as Dagster's event log has it."""
+        found = self.ask(MADE, asset=asset, hours=hours)["assetNodeOrError"]
+        return [each["partition"] for each in found["latestMaterializationByPartition"] if each]
 
     def checked(self, asset: list[str]) -> dict[str, str]:
         """How each check of an asset has ended for its last materialization."""

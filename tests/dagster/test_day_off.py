@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.dagster.conftest import EPOCH_EVENTS, House, failures
-from tests.dagster.test_sensors import ARCHIVE, at
+from tests.dagster.test_automation import at
+from tests.dagster.test_sensors import ARCHIVE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,8 @@ from penstock.archive.targets import Target
 from resources.spark import SparkResource
 from tests.archive.logs import Log, bring
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
-from tests.dagster.test_sensors import at, tick
+from tests.dagster.test_automation import at
+from tests.dagster.test_sensors import tick
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 

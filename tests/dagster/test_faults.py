@@ -39,7 +39,8 @@ def test_a_topic_that_was_made_anew_is_looked_at_anew(house: House) -> None:
 def test_a_relay_goes_on_when_its_topic_gets_another_name(house: House) -> None:
     """As the daemon's does: it goes by the subscription.  No run is asked for that does nothing.
 
-    Guards: relays.is_subscribed, and World.is_there, without which nobody looks at its backlog.
+    Guards: is_subscribed in a run of the relay, and in World.is_there, without which nobody looks
+    at its backlog.
     """
     house.create_topic()
     house.publish(4)

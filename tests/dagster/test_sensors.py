@@ -39,7 +39,6 @@ from tests.kit.log import part
 
 SEALED = dg.AssetKey([*SLUG.split("/"), "sealed"])
 ARCHIVE = dg.AssetKey([*SLUG.split("/"), "archive"])
-ROLLUP = dg.AssetKey([*SLUG.split("/"), "rollup"])
 
 
 def sealed(house: House, epochs: int = 2) -> list[LogEpoch]:
@@ -417,59 +416,6 @@ def asked_for_by_the_sweep(house: House) -> None:
         assert tick(house, name) == ""
     house.connection.execute("UPDATE penstock.consumers SET deadline = now()")
     assert tick(house, name) == ""
-
-
-def at(minute: int, second: int = 1) -> dt.datetime:
-    """A time in the next hours, so that nothing of the test is later."""
-    now = dt.datetime.now(dt.UTC).replace(minute=0, second=0, microsecond=0)
-    return now + dt.timedelta(hours=1, minutes=minute, seconds=second)
-
-
-def test_automation_archives_what_is_sealed_and_only_that(house: House) -> None:
-    """Every five minutes; an hour in which nothing was sealed is missing too, and not asked for."""
-    sealed(house)
-    (hour,) = house.hours()
-    house.conditions(at(1))
-    assert house.due(ARCHIVE, at(2)) == set()
-    assert house.due(ARCHIVE, at(5)) == {hour}
-    report(house, ARCHIVE, hour)
-    assert house.due(ARCHIVE, at(10)) == set()
-    report(house, SEALED, hour)  # more was sealed in the same hour
-    assert house.due(ARCHIVE, at(12)) == set()
-    assert house.due(ARCHIVE, at(15)) == {hour}
-
-
-def test_a_run_of_the_automation_makes_all_checks(house: House) -> None:
-    """Guard: the condition of `copies_verified`; without it Dagster takes that check only."""
-    sealed(house)
-    (hour,) = house.hours()
-    house.conditions(at(1))
-    (asked,) = house.runs_asked_for(at(5))
-    assert (asked.asset_selection, asked.partition_key) == ([ARCHIVE], hour)
-    assert {each.name for each in asked.asset_check_keys or ()} == {
-        "copies_verified",
-        "readable",
-        "schema_drift",
-    }
-
-
-def report(house: House, key: dg.AssetKey, partition: str) -> None:
-    """A materialization without a run."""
-    house.instance.report_runless_asset_event(dg.AssetMaterialization(key, partition=partition))
-
-
-def test_automation_rolls_up_a_day_when_it_is_closed(house: House) -> None:
-    sealed(house)
-    (hour,) = house.hours()
-    report(house, ARCHIVE, hour)
-    day = hour[:10]
-    next_day = dt.datetime.fromisoformat(f"{day}T00:00:00+00:00") + dt.timedelta(days=1)
-    house.conditions(next_day - dt.timedelta(minutes=20))
-    assert house.due(ROLLUP, next_day - dt.timedelta(minutes=10)) == set()
-    house.conditions(next_day + dt.timedelta(minutes=10))
-    assert house.due(ROLLUP, next_day + dt.timedelta(minutes=14)) == {day}
-    report(house, ROLLUP, day)
-    assert house.due(ROLLUP, next_day + dt.timedelta(minutes=44)) == set()
 
 
 def test_the_key_of_an_hour_is_that_of_its_partition(house: House) -> None:
