@@ -43,8 +43,8 @@ ARCHIVED = 100
 ARCHIVED_EVENTS = 1_000
 #: The sensors whose work could grow with the number of log epochs.
 SENSORS = ("sealed", "seal", "lost_copies", "backfills", "backlog")
-#: Until the code is loaded and each sensor has looked at every log once.
-SETTLE_SECONDS = 420.0
+#: Until the code is loaded and each sensor has looked at every log once, a few in each tick.
+SETTLE_SECONDS = 1_200.0
 #: Each job that runs every five minutes has run once in it.
 IDLE_SECONDS = 300.0
 #: Rows go to the server in lots of so many.

@@ -39,7 +39,7 @@ DATA_VERSION = "dagster/data_version"
 LOOK_FOR_GARBAGE_AFTER = (50_000, 20, 50)
 #: The resources of which each database has its own.
 _OF_DATABASE = (DatabaseResource, ArchiveTargetResource)
-_HOUR_FORMAT = "%Y-%m-%d-%H:%M"
+_HOUR_FORMAT = "%Y-%m-%d-%H:00"
 
 
 def freshness(policy: TopicPolicy) -> dg.FreshnessPolicy | None:
@@ -52,9 +52,12 @@ def freshness(policy: TopicPolicy) -> dg.FreshnessPolicy | None:
     )
 
 
-def hour_name(hour: dt.datetime) -> str:
-    """The partition key of an hour: ``2026-11-23-07:00``."""
-    return hour.astimezone(dt.UTC).strftime(_HOUR_FORMAT)
+def hour_name(time: dt.datetime) -> str:
+    """The partition key of the hour of a time: ``2026-11-23-07:00``.
+
+    Dagster takes a key with minutes for the hour after it, without a word.
+    """
+    return time.astimezone(dt.UTC).strftime(_HOUR_FORMAT)
 
 
 def hour_of(name: str) -> dt.datetime:

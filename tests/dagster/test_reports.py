@@ -139,7 +139,7 @@ def beside_a_missing_topic(house: House, policy_path: Path) -> None:
 
 def this_hour() -> str:
     """A partition in which nothing was sealed, so its run starts no Spark."""
-    return hour_name(dt.datetime.now(dt.UTC).replace(minute=0, second=0, microsecond=0))
+    return hour_name(dt.datetime.now(dt.UTC))
 
 
 def test_a_topic_that_is_missing_skips_no_check_of_the_others(

@@ -422,4 +422,5 @@ def test_the_key_of_an_hour_is_that_of_its_partition(house: House) -> None:
     sealed(house, epochs=1)
     partitions: Any = house.defs.resolve_asset_graph().get(SEALED).partitions_def
     assert house.hours()[0] in partitions.get_partition_keys()
-    assert hour_name(dt.datetime(2026, 11, 23, 7, tzinfo=dt.UTC)) == "2026-11-23-07:00"
+    for minute in (0, 59):
+        assert hour_name(dt.datetime(2026, 11, 23, 7, minute, tzinfo=dt.UTC)) == "2026-11-23-07:00"
