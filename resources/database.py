@@ -18,6 +18,7 @@ from functools import lru_cache
 import dagster as dg
 import sqlalchemy
 
+from ops.policies.checks import require_own
 from ops.policies.file import Policies, load
 from penstock import database
 from penstock.database import config, migrate
@@ -56,8 +57,14 @@ class DatabaseResource(dg.ConfigurableResource[None]):
         return self.policies().database_url() if self.name else database_url()
 
     def policies(self) -> Policies:
-        """What the policy file says for it, as the file is now."""
-        return load().of_database(self.name)
+        """What the policy file says for it, as the file is now.
+
+        ConfigurationError when another database of the file is the same: whose word would hold?
+        """
+        found = load().of_database(self.name)
+        if found.urls and not self.name:
+            require_own(database_url(), found.entry, found.urls, None)
+        return found
 
     @contextmanager
     def connect(self) -> Iterator[sqlalchemy.Connection]:

@@ -4,6 +4,9 @@ It follows the changes of all topics in the order of their time, a bounded numbe
 first look at a long log ends over several ticks and a later one costs the same however long the log
 is.  What Dagster shows already is left out.  So it is the reconciler too: an hour that a command or
 a daemon has archived becomes a materialization without a run.
+
+A change can be committed long after its time, and after a failover the clock can be behind.  So
+every change is looked at twice: at once, and again when it is an hour old.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import datetime as dt
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -37,32 +40,61 @@ MOST_HOURS = 50
 #: Dagster records each event alone, which takes most of the second that a tick has.
 MOST_EVENTS = 20
 MOST_SECONDS = 0.4
-#: A change can be committed so much later than its time says.
+#: A change can be committed so much later than its time says, and is told in the next tick.
 OVERLAP = dt.timedelta(seconds=60)
+#: It can be committed so much later still, and is told by the second look.
+LATE = dt.timedelta(hours=1)
 
 
 @dataclass
 class Look:
-    """One tick: what was looked at, and how far that is."""
+    """How far both looks are."""
 
     after: dt.datetime
     #: The changes that were looked at and may be seen again, because of the overlap.
     seen: dict[str, str]
-    events: list[Any] = field(default_factory=list)
+    #: How far the second look is.
+    again: dt.datetime
+
+    @classmethod
+    def of(cls, held: Mapping[str, Any], topics: str) -> Look:
+        """That of a cursor.  For other topics it begins anew."""
+        late = dt.datetime.now(dt.UTC) - LATE
+        if held.get("topics") != topics or "after" not in held:
+            return cls(BEGINNING, {}, late)
+        after, again = held["after"], held.get("again", late.isoformat())
+        from_text = dt.datetime.fromisoformat
+        return cls(from_text(after), dict(held.get("seen", {})), from_text(again))
+
+    def follow(self, changes: Sequence[ChangedHour], report: Report) -> None:
+        """The changes since the last tick."""
+        end = self.after
+        for changed in report.in_time(changes):
+            if not self.is_known(changed):
+                report.tell(changed)
+            self.seen[_name(changed)] = changed.changed_at.isoformat()
+            end = changed.changed_at
+        if changes and end == changes[-1].changed_at and _is_last_page(changes):
+            end = max(self.after, end - OVERLAP)
+        self.after = end
+
+    def follow_late(self, changes: Sequence[ChangedHour], report: Report) -> None:
+        """Those that are old enough for the second look."""
+        until = dt.datetime.now(dt.UTC) - LATE
+        for changed in report.in_time([each for each in changes if each.changed_at <= until]):
+            report.tell(changed)
+            self.again = changed.changed_at
 
     def is_known(self, changed: ChangedHour) -> bool:
         """Whether an earlier tick has looked at this very change."""
         return self.seen.get(_name(changed)) == changed.changed_at.isoformat()
 
-    def passed(self, changed: ChangedHour) -> None:
-        """Remember a change."""
-        self.seen[_name(changed)] = changed.changed_at.isoformat()
-
     def dump(self, topics: str) -> str:
         """The cursor."""
         recent = (self.after - OVERLAP).isoformat()
         seen = {name: at for name, at in self.seen.items() if at > recent}
-        return dump_cursor(VERSION, topics=topics, after=self.after.isoformat(), seen=seen)
+        times = {"after": self.after.isoformat(), "again": self.again.isoformat()}
+        return dump_cursor(VERSION, topics=topics, seen=seen, **times)
 
 
 def build(catalogue: Catalogue) -> dg.SensorDefinition:
@@ -80,27 +112,12 @@ def build(catalogue: Catalogue) -> dg.SensorDefinition:
     )
     @sense_while_up(catalogue.database)
     def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
-        held = cursor_of(context, VERSION)
-        if held.get("topics") != topics:
-            held = {}
-        after = dt.datetime.fromisoformat(held["after"]) if "after" in held else BEGINNING
-        look = Look(after, dict(held.get("seen", {})))
+        look = Look.of(cursor_of(context, VERSION), topics)
         with database.connect() as connection:
-            changes = changed_hours(connection, look.after, MOST_CHANGES)
-            shown = Shown(context, changes[:MOST_HOURS])
-            end = look.after
-            for changed in _in_time(changes):
-                if len(look.events) >= MOST_EVENTS:
-                    break
-                if changed.topic in known and not look.is_known(changed):
-                    with others_go_on(context, changed.topic):
-                        look.events += _events(shown, connection, catalogue, changed)
-                look.passed(changed)
-                end = changed.changed_at
-        if changes and end == changes[-1].changed_at and _is_last_page(changes):
-            end = max(look.after, end - OVERLAP)
-        look.after = end
-        return result([], look.dump(topics), "no hour has changed", asset_events=look.events)
+            report = Report(context, connection, catalogue, known)
+            look.follow(changed_hours(connection, look.after, MOST_CHANGES), report)
+            look.follow_late(changed_hours(connection, look.again, MOST_CHANGES), report)
+        return result([], look.dump(topics), "no hour has changed", asset_events=report.events)
 
     return sensor
 
@@ -114,33 +131,56 @@ def _name(changed: ChangedHour) -> str:
     return f"{changed.topic}@{hour_name(changed.hour)}"
 
 
-def _is_last_page(changes: list[ChangedHour]) -> bool:
+def _is_last_page(changes: Sequence[ChangedHour]) -> bool:
     return sum(each.changes for each in changes) < MOST_CHANGES
 
 
-def _in_time(changes: list[ChangedHour]) -> Iterator[ChangedHour]:
-    """As many as a tick may look at; those that begin by Dagster's own clock later wait."""
-    deadline = time.monotonic() + MOST_SECONDS
-    now = dt.datetime.now(dt.UTC)
-    for number, changed in enumerate(changes):
-        if changed.hour > now or number >= MOST_HOURS or time.monotonic() > deadline:
-            return
-        yield changed
+class Report:
+    """What a tick tells of hours: a bounded number, in a bounded time."""
 
+    def __init__(
+        self,
+        context: dg.SensorEvaluationContext,
+        connection: Any,
+        catalogue: Catalogue,
+        known: frozenset[str],
+    ) -> None:
+        self.events: list[dg.AssetMaterialization] = []
+        self._context = context
+        self._connection = connection
+        self._catalogue = catalogue
+        self._known = known
+        self._shown = Shown(context, ())
+        self._deadline = time.monotonic() + MOST_SECONDS
 
-def _events(
-    shown: Shown, connection: Any, catalogue: Catalogue, changed: ChangedHour
-) -> Iterator[dg.AssetMaterialization]:
-    """What Dagster does not show yet of an hour."""
-    name = hour_name(changed.hour)
-    epochs = epochs_of_hour(connection, changed.topic, changed.hour)
-    events = [sealed_event(catalogue, changed.topic, name, epochs)]
-    if catalogue.policies.of_topic(changed.topic).archive:
-        events.append(archive_event(catalogue, changed.topic, name, epochs))
-    for event in events:
-        # Of an hour that Dagster shows as archived, an incomplete copy now is told as well.
-        if event.tags[DATA_VERSION] != shown.version(event.asset_key, changed.topic, name):
-            yield event
+    def in_time(self, changes: Sequence[ChangedHour]) -> Iterator[ChangedHour]:
+        """As many as a tick may look at; those that begin by Dagster's own clock later wait."""
+        now = dt.datetime.now(dt.UTC)
+        self._shown = Shown(self._context, changes[:MOST_HOURS])
+        for changed in changes[:MOST_HOURS]:
+            is_full = len(self.events) >= MOST_EVENTS or time.monotonic() > self._deadline
+            if is_full or changed.hour > now:
+                return
+            yield changed
+
+    def tell(self, changed: ChangedHour) -> None:
+        """Take what Dagster does not show yet of an hour, if its topic is one of these."""
+        if changed.topic in self._known:
+            with others_go_on(self._context, changed.topic):
+                self.events += self._news(changed)
+
+    def _news(self, changed: ChangedHour) -> Iterator[dg.AssetMaterialization]:
+        name, catalogue = hour_name(changed.hour), self._catalogue
+        epochs = epochs_of_hour(self._connection, changed.topic, changed.hour)
+        events = [sealed_event(catalogue, changed.topic, name, epochs)]
+        if catalogue.policies.of_topic(changed.topic).archive:
+            events.append(archive_event(catalogue, changed.topic, name, epochs))
+        for event in events:
+            # Of an hour that Dagster shows as archived, an incomplete copy now is told as well.
+            if event.tags[DATA_VERSION] != self._shown.version(
+                event.asset_key, changed.topic, name
+            ):
+                yield event
 
 
 class Shown:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from penstock.database import address, config
@@ -111,15 +112,38 @@ def require_own(
 ) -> None:
     """ConfigurationError when it is no address, or when another entry leads to the same database.
 
-    Two variables may do so, and nobody can say whose policies are meant for it.
+    Two variables may do so, one of them the environment's own, and nobody can say whose policies
+    are meant for it.
     """
     try:
         config.dialect_of_url(url)
     except ConfigurationError as error:
         raise ConfigurationError(f"{entry}: {error.message}", hint=error.hint) from None
-    for other, given in urls.items():
-        if other != entry and address.same_database(url, known(given, environ) or ""):
+    others = {other: known(given, environ) or "" for other, given in urls.items()}
+    if config.is_configured(environ):
+        with suppress(ConfigurationError):  # it is told to who asks for that database
+            others[config.URL_VARIABLE] = config.database_url(environ)
+    for other, given in others.items():
+        if other != entry and address.same_database(url, given):
             raise ConfigurationError(
                 f"{entry} and {other} lead to the same database",
                 hint="give each the address of a database of its own",
             )
+
+
+def require_apart(databases: Mapping[str, Any]) -> None:
+    """ConfigurationError when relays of two databases send topics of one name to one sink.
+
+    The sink has the events of one under the topic's name and their sequences, so that it would take
+    those of the other for repetitions.  ``databases``: the policies of each by their place.
+    """
+    seen: dict[tuple[str, str], tuple[str, str]] = {}
+    for place, policies in databases.items():
+        for relay in policies.relays.values():
+            first, name = seen.setdefault((relay.sink, relay.topic), (place, relay.name))
+            if first != place:
+                raise ConfigurationError(
+                    f"{first}relays.{name} and {place}relays.{relay.name} send topics of the same "
+                    "name to the same sink",
+                    hint="give each database a sink of its own, such as a folder or a namespace",
+                )

@@ -132,13 +132,13 @@ class Policies:
     #: Its address; a variable is not resolved yet.
     url: str = field(default="", repr=False)
     others: dict[str, Policies] = field(default_factory=dict)
-    #: For one of the section: the addresses of all of them by their entry, as the file has them.
+    #: The addresses of all databases of the section by their entry, as the file has them.
     urls: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def entry(self) -> str:
-        """Where the file has its address; nothing for the database of the environment."""
-        return f"databases.{self.database}.url" if self.database else ""
+        """Where its address is written."""
+        return f"databases.{self.database}.url" if self.database else config.URL_VARIABLE
 
     @property
     def databases(self) -> tuple[str, ...]:
@@ -158,11 +158,13 @@ class Policies:
 
     def database_url(self, environ: Mapping[str, str] | None = None) -> str:
         """The address of its database, with the password: for connections, never for logs."""
-        if not self.database:
-            return config.database_url(environ)
-        found = checks.expand(self.url, self.entry, environ)
+        is_own = not self.database
+        found = (
+            config.database_url(environ) if is_own else checks.expand(self.url, self.entry, environ)
+        )
         checks.require_own(found, self.entry, self.urls, environ)
-        config.stands_in(found, f"{self.entry} in the policy file")
+        if not is_own:
+            config.stands_in(found, f"{self.entry} in the policy file")
         return found
 
     def of_topic(self, topic: str) -> TopicPolicy:
@@ -275,8 +277,10 @@ def _policies(content: Any, folder: Path) -> Policies:
             others[name] = _of_database(given, base)
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
+    checks.require_apart({"": found, **{f"databases.{name}.": p for name, p in others.items()}})
     urls = {each.entry: each.url for each in others.values()}
-    return replace(found, others={name: replace(each, urls=urls) for name, each in others.items()})
+    of_all = {name: replace(each, urls=urls) for name, each in others.items()}
+    return replace(found, urls=urls, others=of_all)
 
 
 def _of_database(top: Mapping[str, Any], base: Policies) -> Policies:

@@ -131,12 +131,14 @@ def test_names_that_are_joined_alike_load_side_by_side(
     )  # fmt: skip
     policy = "{archive: [local], retention: {minimum_age: 1d}}"
     topics = ", ".join(f"{name}: {policy}" for name in names)
-    relays = "health: {topic: a/health, sink: x}, a-log: {topic: a/health, sink: x}"
-    lines = ["targets: {local: archive}", f"topics: {{{topics}}}", f"relays: {{{relays}}}"]
+    relays = "{health: {topic: a/health, sink: %s}, a-log: {topic: a/health, sink: %s}}"
+    lines = ["targets: {local: archive}", f"topics: {{{topics}}}"]
+    lines.append(f"relays: {relays % ('own', 'own')}")
     lines.append("databases:")
     for name in ("a", "a_relay", "relay", "penstock", "shop_order", "shop", "relay_database"):
         url = f"postgresql://ann@{NOBODY}/{name}"
-        lines.append(f"  {name}: {{url: '{url}', topics: {{{topics}}}, relays: {{{relays}}}}}")
+        sent = relays % (name, name)
+        lines.append(f"  {name}: {{url: '{url}', topics: {{{topics}}}, relays: {sent}}}")
     policy_path.write_text("\n".join(lines), encoding="utf-8")
     environment.setenv("PENSTOCK_DATABASE_URL", f"postgresql://ann@{NOBODY}/own")
     fleet = catalogue.read()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 import penstock
-from dagster_project.sensors import lost
+from dagster_project.common import hour_name
+from dagster_project.sensors import hours, lost
 from dagster_project.triggers import OURS, is_running
 from ops.backfill.requests import list_backfills
 from ops.seal import copies_of, forget_copy, log_epochs, seal
@@ -19,7 +21,7 @@ from tests.archive.logs import Log, bring
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
 from tests.dagster.test_jobs import metadata_of, verdicts
 from tests.dagster.test_load import RELAY
-from tests.dagster.test_sensors import record, sealed
+from tests.dagster.test_sensors import SEALED, record, sealed
 
 
 def test_a_topic_that_was_made_anew_is_looked_at_anew(house: House) -> None:
@@ -142,3 +144,55 @@ def test_runs_of_another_code_location_are_not_ours(house: House) -> None:
 def log_of(house: House, run: str) -> str:
     """What a run has said."""
     return "\n".join(each.user_message for each in house.instance.all_logs(run))
+
+
+def test_one_database_under_two_names_loses_nothing(house: House, policy_path: Path) -> None:
+    """The file keeps its events as the environment's database, and lets them go as another one.
+
+    Guard: require_own in DatabaseResource.policies, and the environment's address in it.
+    """
+    main = "databases: {main: {url: '${PENSTOCK_DATABASE_URL}', topics: {%s: %s}}}"
+    freely = "{archive: none, retention: {minimum_age: 0s}}"
+    house.create_topic()
+    house.publish(4 * EPOCH_EVENTS)
+    sequence(house.url)
+    house.done("seal")
+    policy_path.write_text(f"{policy_path.read_text()}\n{main % (TOPIC, freely)}\n")
+    house.reload()
+    for job in ("policies", "clean", "main__policies", "main__clean"):
+        done = house.job(job)
+        assert not done.success and "lead to the same database" in failures(done)
+    assert house.low_sequences() == [1, 1]
+
+
+def test_a_seal_that_was_committed_late_is_told_by_the_second_look(
+    house: House, environment: pytest.MonkeyPatch
+) -> None:
+    """A transaction was open for ten minutes, or the clock was behind after a failover.
+
+    Guard: follow_late of the sensor `sealed`; without it nobody ever archives the hour.
+    """
+    environment.setattr(hours, "LATE", dt.timedelta(minutes=20))
+    penstock.create_topic(house.connection, "shop/other", create_namespaces=True)
+    publish_to(house, "shop/other", 1)
+    sequence(house.url)
+    house.reload()
+    seal(house.connection, "shop/other", max_events=1)
+    assert house.sense("sealed").asset_events
+    house.create_topic()
+    house.publish(2 * EPOCH_EVENTS)
+    sequence(house.url)
+    seal(house.connection, TOPIC, max_events=EPOCH_EVENTS)
+    house.connection.execute(
+        "UPDATE penstock.log_epochs SET sealed_at = sealed_at - interval '10 min'"
+        " WHERE event_count = %s",
+        (EPOCH_EVENTS,),
+    )
+    sealed_at = log_epochs(house.connection, TOPIC)[0].sealed_at
+    assert sealed_at is not None
+    told = [house.sense("sealed").asset_events for _ in range(2)]
+    assert told == [[], []]
+    environment.setattr(hours, "LATE", dt.timedelta(minutes=5))
+    (found,) = [each for each in house.sense("sealed").asset_events if each.asset_key == SEALED]
+    assert found.partition == hour_name(sealed_at)
+    assert house.sense("sealed").asset_events == []

@@ -338,6 +338,31 @@ def test_two_variables_of_one_database_are_noticed(one: str, other: str, same: b
             member.database_url(environ)
 
 
+def test_a_database_of_the_file_is_not_that_of_the_environment() -> None:
+    """Guard: the environment's address in checks.require_own.
+
+    Without it the file could say two things of one topic, and retention would follow either.
+    """
+    found = parse("databases: {a: {url: '${A}'}}")
+    environ = {"A": "postgresql://a@host/db", "PENSTOCK_DATABASE_URL": "host=host dbname=db"}
+    for member in (found, found.of_database("a")):
+        with pytest.raises(ConfigurationError, match=r"PENSTOCK_DATABASE_URL.*the same database"):
+            member.database_url(environ)
+        assert member.database_url(environ | {"A": "postgresql://a@host/other"})
+    parts = {"A": environ["A"], "DB_HOST": "host", "DB_NAME": "db"}
+    with pytest.raises(ConfigurationError, match="the same database"):
+        found.of_database("a").database_url(parts)
+
+
+def test_two_databases_do_not_send_topics_of_one_name_to_one_sink() -> None:
+    """Guard: checks.require_apart.  The sink takes the events of one for those of the other."""
+    relay = "relays: {files: {topic: shop/orders, sink: 'jsonl:out%s'}}"
+    text = f"{relay}\ndatabases: {{a: {{url: '${{A}}', {relay}}}}}"
+    with pytest.raises(ConfigurationError, match=r"relays\.files and databases\.a\.relays\.files"):
+        parse(text % ("", ""))
+    assert parse(text % ("", "/a")).databases == ("a",)
+
+
 def test_an_address_that_is_none_is_named_by_its_entry() -> None:
     member = parse("databases: {a: {url: '${A}'}}").of_database("a")
     with pytest.raises(ConfigurationError, match=r"databases\.a\.url: the address .* not a URL"):
