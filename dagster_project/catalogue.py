@@ -59,6 +59,12 @@ CONNECT_SECONDS = 2
 STATEMENT_MS = 5_000
 #: All that is asked of a database ends after so long: a connection and two statements.
 LONGEST_SECONDS = 15.0
+#: Before this day there was no log epoch anywhere.
+EARLIEST = dt.date(2026, 1, 1)
+NOT_ANSWERED = (
+    "The database did not answer when Dagster loaded this, so only the topics of the policy file "
+    "are here. Reload the code location once it is back."
+)
 _VERSION = 3
 
 
@@ -93,6 +99,8 @@ class Catalogue:
     kind: str = "postgres"
     #: Whether the database has answered, and has no topic but that of the canary.
     is_empty: bool = False
+    #: Whether it has answered: else only the topics of the policy file are known, until a reload.
+    has_answered: bool = True
 
     @property
     def database(self) -> str:
@@ -171,6 +179,8 @@ class Catalogue:
         """A description, with what to do while the topic is not in the database."""
         if topic in self.existing:
             return text
+        if not self.has_answered:
+            return f"{text}\n\n{NOT_ANSWERED}"
         command = f"penstock topic create {shlex.quote(topic)} --create-namespaces"
         where = ""
         if self.database:
@@ -254,6 +264,7 @@ def _catalogue(policies: Policies, answer: Answer, given: list[str]) -> Catalogu
         dt.date.fromisoformat(answer["since"]),
         answer["kind"],
         is_empty=answer["answered"] and not {*answer["existing"]} - {policies.canary},
+        has_answered=answer["answered"],
     )
 
 
@@ -308,17 +319,16 @@ def _asked(url: str) -> Answer:
         topics = names.list_topics(connection)
         first = changed_hours(connection, max_changes=1)
     topics.sort(key=lambda each: (each.created_at, each.address))
-    found = _unknown(url)
-    since = min([found["since"], *(each.hour.date().isoformat() for each in first)])
+    today = dt.datetime.now(dt.UTC).date()
+    since = min([today, *(each.hour.date() for each in first)]).isoformat()
     existing = [each.address for each in topics]
-    return {**found, "existing": existing, "since": since, "answered": True}
+    return {**_unknown(url), "existing": existing, "since": since, "answered": True}
 
 
 def _unknown(url: str) -> Answer:
-    """What is known of a database that does not answer."""
+    """What is known of a database that does not answer: its hours may begin on any day."""
     kind = config.dialect_of_url(url) if url else "postgres"
-    since = dt.datetime.now(dt.UTC).date().isoformat()
-    return {"existing": [], "since": since, "kind": kind, "answered": False}
+    return {"existing": [], "since": EARLIEST.isoformat(), "kind": kind, "answered": False}
 
 
 def _url(policies: Policies) -> str:

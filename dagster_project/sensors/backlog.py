@@ -16,7 +16,7 @@ from dagster_project.assets.logs import (
     sequenced_metadata,
     watermarks_version,
 )
-from dagster_project.catalogue import Catalogue
+from dagster_project.catalogue import NOT_ANSWERED, Catalogue
 from dagster_project.checks import Verdicts
 from dagster_project.common import DATA_VERSION, made_of, table
 from dagster_project.naming import tag
@@ -81,7 +81,8 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
                 with others_go_on(context, policy.name):
                     events += tick.relay_events(policy, own)
         cursor = dump_cursor(VERSION, at=at, seen=tick.seen, failed=pauses.dump())
-        said = "; ".join(pauses.said) or "no backlog"
+        blind = [] if catalogue.has_answered else [NOT_ANSWERED]
+        said = "; ".join([*blind, *pauses.said]) or "no backlog"
         return result(requests, cursor, said, asset_events=events)
 
     return sensor

@@ -19,9 +19,10 @@ from penstock.topics import names
 from penstock.upkeep.sequencing import sequence
 from tests.archive.logs import Log, bring
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
+from tests.dagster.test_automation import at
 from tests.dagster.test_jobs import metadata_of, verdicts
-from tests.dagster.test_load import RELAY
-from tests.dagster.test_sensors import SEALED, record, sealed
+from tests.dagster.test_load import DOWN, RELAY
+from tests.dagster.test_sensors import ARCHIVE, SEALED, record, sealed
 
 
 def test_a_topic_that_was_made_anew_is_looked_at_anew(house: House) -> None:
@@ -196,3 +197,31 @@ def test_a_seal_that_was_committed_late_is_told_by_the_second_look(
     (found,) = [each for each in house.sense("sealed").asset_events if each.asset_key == SEALED]
     assert found.partition == hour_name(sealed_at)
     assert house.sense("sealed").asset_events == []
+
+
+def test_dagster_that_loads_while_the_database_is_away_archives_what_is_older(
+    house: House, environment: pytest.MonkeyPatch, database_url: str
+) -> None:
+    """The first hour is not known then.
+
+    Guard: EARLIEST for a database that does not answer; with the day of the load Dagster has no
+    partition for the hours before it, and says nothing of them.
+    """
+    house.create_topic()
+    house.publish(2 * EPOCH_EVENTS)
+    sequence(house.url)
+    seal(house.connection, TOPIC, max_events=EPOCH_EVENTS)
+    house.connection.execute(
+        "UPDATE penstock.log_epochs SET sealed_at = sealed_at - interval '1 day'"
+    )
+    environment.setenv("PENSTOCK_DATABASE_URL", DOWN)
+    house.reload()
+    environment.setenv("PENSTOCK_DATABASE_URL", database_url)
+    house.sense("sealed")
+    house.conditions(at(1))
+    assert house.due(ARCHIVE, at(5)) == set(house.hours())
+    assert "Reload the code location" in str(house.sense("backlog").skip_message)
+    described = house.defs.resolve_asset_graph().get(ARCHIVE).description
+    assert "did not answer" in str(described) and "topic create" not in str(described)
+    house.reload()
+    assert "did not answer" not in str(house.defs.resolve_asset_graph().get(ARCHIVE).description)
