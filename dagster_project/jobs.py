@@ -16,7 +16,7 @@ from dagster_project.assets.epochs import sealed_event
 from dagster_project.catalogue import Catalogue
 from dagster_project.checks import kinds
 from dagster_project.common import SPARK_POOL, hour_name, of_database
-from dagster_project.triggers import FAILED_TAG, OURS
+from dagster_project.triggers import FAILED_TAG, OURS, SHORT
 from ops.backfill.asking import ask_for_dropped
 from ops.duties import verbs
 from ops.duties.setup import Setup
@@ -48,6 +48,8 @@ LIGHT = (
     "unsequenced_age", "horizon_holder", "no_sequence_gap", "consumer_lag", "lease_coverage",
     "dead_letters", "epochs_contiguous", "backlog_age",
 )  # fmt: skip
+#: Of the jobs of assets, those that Spark works for.
+LONG = ("archive", "clean", "inspect")
 #: A tag of a run names so many at most.
 MOST_NAMED = 100
 #: The ops that sensors configure.
@@ -88,8 +90,9 @@ def _assets(catalogue: Catalogue, name: str, keys: Iterable[dg.AssetKey], descri
 
 
 def _job(catalogue: Catalogue, name: str, selection: dg.AssetSelection, description: str) -> Any:
+    tags = OURS if name in LONG else OURS | SHORT
     return dg.define_asset_job(
-        catalogue.named(name), selection=selection, description=description, tags=OURS
+        catalogue.named(name), selection=selection, description=description, tags=tags
     )
 
 
@@ -185,7 +188,7 @@ def _seal(catalogue: Catalogue) -> dg.JobDefinition:
 
     @dg.job(
         name=catalogue.named("seal"),
-        tags=OURS,
+        tags=OURS | SHORT,
         description="Cut log epochs of what has their size or their age.",
     )
     def job() -> None:

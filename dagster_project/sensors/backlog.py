@@ -144,16 +144,19 @@ class _Tick:
     def sequence_requests(self, job: str) -> Iterator[dg.RunRequest]:
         """A run of `sequence`.  One that has sequenced has not failed: its check may have."""
         instance = self.context.instance
-        if not is_running(instance, job=job):
-            failed = failed_step(instance, job, self.catalogue.named(SEQUENCE))
-            if not self.pauses.rests_after(job, failed):
-                yield dg.RunRequest(job_name=job)
+        if is_running(instance, job=job):
+            self.pauses.said.append(f"a run of {job} is under way")
+            return
+        failed = failed_step(instance, job, self.catalogue.named(SEQUENCE))
+        if not self.pauses.rests_after(job, failed):
+            yield dg.RunRequest(job_name=job)
 
     def relay_requests(self, relay: RelayPolicy) -> Iterator[dg.RunRequest]:
         """A run of its own for a relay whose events wait while nobody holds them."""
         key = self.catalogue.relay_key(relay.name)
         work = tag(self.catalogue.named(f"relay-{key.path[-1]}"))
         if is_running(self.context.instance, work=work):
+            self.pauses.said.append(f"a run of the relay {relay.name} is under way")
             return
         failed = failed_run(self.context.instance, work=work)
         if not self.pauses.rests_after(work, failed):

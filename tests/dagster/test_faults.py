@@ -142,6 +142,25 @@ def test_runs_of_another_code_location_are_not_ours(house: House) -> None:
     assert is_running(house.instance, job="sequence")
 
 
+def test_a_run_whose_process_is_gone_is_named_and_ends_soon(house: House) -> None:
+    """Dagster's launcher of processes takes it for running, and nobody asks for another one.
+
+    Guards: triggers.SHORT, without which that lasts two hours; and what `backlog` says, which was
+    that there is no backlog.
+    """
+    house.create_topic()
+    house.publish(1)
+    limits = {
+        name: house.defs.resolve_job_def(name).tags.get("dagster/max_runtime")
+        for name in ("sequence", "seal", "sweep", "policies", "relay", "health", "archive", "clean")
+    }
+    assert limits == {**dict.fromkeys(limits, "1800"), "archive": None, "clean": None}
+    house.instance.add_run(
+        dg.DagsterRun(job_name="sequence", tags=OURS, status=dg.DagsterRunStatus.STARTED)
+    )
+    assert house.sense("backlog").skip_message == "a run of sequence is under way"
+
+
 def log_of(house: House, run: str) -> str:
     """What a run has said."""
     return "\n".join(each.user_message for each in house.instance.all_logs(run))
