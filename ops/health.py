@@ -10,6 +10,7 @@ from typing import Any
 from ops.archive.overview import archived_topics
 from ops.backfill.asking import WAITING, by_hand
 from ops.backfill.requests import list_backfills
+from ops.lateness import QUEUE, lateness
 from ops.policies.checks import REFERENCE
 from ops.policies.file import Policies, RelayPolicy
 from ops.policies.policy import HAND, Drift, drift, in_shell, to_database
@@ -42,7 +43,7 @@ def health(connection: Any, policies: Policies) -> list[Finding]:
     found += _log(log.status(connection), policies)
     found += _restores(connection)
     found += _storage(connection)
-    found += _subscriptions(subscriptions.lag(connection), policies)
+    found += _subscriptions(lateness(connection), policies)
     found += _dead_letters(connection)
     found += _copies(connection, policies)
     found += _requests(connection)
@@ -107,7 +108,9 @@ def _subscriptions(lags: list[Lag], policies: Policies) -> Iterator[Finding]:
         limit = policies.limits.relay_lag if relay else policies.limits.consumer_lag
         if each.lag_seconds <= limit:
             continue
-        held = f"held by {each.holder}" if each.holder else "held by nobody"
+        held = f"the partition is held by {each.holder or 'nobody'}"
+        if each.state == QUEUE:
+            held = "its workers are too slow" if each.holder else "no worker has any of the queue"
         consumer = (
             shell("penstock", "subscription", "describe", each.subscription)
             + "  # start its consumers, or take it away: penstock subscription delete"
@@ -116,7 +119,7 @@ def _subscriptions(lags: list[Lag], policies: Policies) -> Iterator[Finding]:
         yield tell(
             f"subscription {each.subscription}",
             f"{each.lag_events} events of {each.topic} partition {each.partition} wait, the first "
-            f"for {each.lag_seconds:.0f} s; the partition is {held}",
+            f"for {each.lag_seconds:.0f} s; {held}",
             _relay(relay, policies) if relay else consumer,
         )
 

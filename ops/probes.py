@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ops.canary import Canary, fly
 from ops.health import health
 from ops.hours import epochs_between
+from ops.lateness import lateness
 from ops.policies.file import Limits, Policies
 from ops.policies.policy import awaited, drift, is_subscribed, set_by_hand
 from penstock import database, log, subscriptions
@@ -104,6 +105,9 @@ class World:
 
 Look = Callable[[World], Callable[[str], Verdict]]
 NOT_THERE = Verdict(passed=True, found={"note": "the topic does not exist yet"})
+NO_SUBSCRIPTION = Verdict(
+    passed=True, found={"note": "the relay has no subscription: the check policy_drift tells of it"}
+)
 #: Nothing was looked at.
 TOO_MUCH = Verdict(passed=True, found={"note": "there is more to look at than this look may"})
 
@@ -279,13 +283,19 @@ def _lag_verdict(lags: list[Lag], limit: float) -> Verdict:
 
 
 def _consumer_lag(world: World) -> Callable[[str], Verdict]:
-    lags = _by_topic(subscriptions.lag(world.connection))
+    lags = _by_topic(lateness(world.connection))
     limit = world.policies.limits.consumer_lag
     return lambda topic: _lag_verdict(lags.get(topic, []), limit)
 
 
 def _lease_coverage(world: World) -> Callable[[str], Verdict]:
-    lags = _by_topic(subscriptions.unleased_cursors(world.connection))
+    queues = {
+        each.name
+        for each in subscriptions.list_subscriptions(world.connection)
+        if each.mode == "queue"  # nobody leases a partition of it
+    }
+    unleased = subscriptions.unleased_cursors(world.connection)
+    lags = _by_topic([each for each in unleased if each.subscription not in queues])
 
     def tell(topic: str) -> Verdict:
         free = [each for each in lags.get(topic, []) if each.lag_seconds > UNHELD_SECONDS]
@@ -363,11 +373,14 @@ def _schema_drift(world: World) -> Callable[[str], Verdict]:
     def tell(topic: str) -> Verdict:
         if not world.has(topic):
             return NOT_THERE
-        places, _ = world.usable(world.policies.of_topic(topic).archive)
+        places, unusable = world.usable(world.policies.of_topic(topic).archive)
         rows = [
-            (each.name, difference)
-            for each in places
-            for difference in schema_differences(world.url, topic, each)
+            *unusable.items(),
+            *(
+                (each.name, difference)
+                for each in places
+                for difference in schema_differences(world.url, topic, each)
+            ),
         ]
         found = {"differences": Table(("target", "difference"), rows)} if rows else {}
         return Verdict(not rows, found)
@@ -381,7 +394,8 @@ def _backlog_age(world: World) -> Callable[[str], Verdict]:
 
     def tell(relay: str) -> Verdict:
         name = world.policies.relays[relay].subscription
-        return _lag_verdict([each for each in lags if each.subscription == name], limit)
+        own = [each for each in lags if each.subscription == name]
+        return _lag_verdict(own, limit) if own else NO_SUBSCRIPTION
 
     return tell
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
 
 MAX_SECONDS = 60
+#: What Dagster does not take in a kind, and how long one may be.
+_NO_KIND, _LONGEST_KIND = re.compile(r"[^a-z0-9_.-]"), 50
 
 
 def relay_config() -> dict[str, dg.Field]:
@@ -53,7 +56,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         retry_policy=common.RETRY,
         output_required=False,
         config_schema=relay_config(),
-        kinds={kind.partition("+")[0]},
+        kinds={_NO_KIND.sub("_", kind.partition("+")[0])[:_LONGEST_KIND]},
         group_name=options["group_name"],
         owners=options["owners"],
         metadata={**options["metadata"], "penstock/relay": relay.name},

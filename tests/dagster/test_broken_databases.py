@@ -133,7 +133,7 @@ def test_names_that_are_joined_alike_load_side_by_side(
     topics = ", ".join(f"{name}: {policy}" for name in names)
     relays = "{health: {topic: a/health, sink: %s}, a-log: {topic: a/health, sink: %s}}"
     lines = ["targets: {local: archive}", f"topics: {{{topics}}}"]
-    lines.append(f"relays: {relays % ('own', 'own')}")
+    lines.append(f"relays: {relays % ('own', 'we!rd scheme:x')}")
     lines.append("databases:")
     for name in ("a", "a_relay", "relay", "penstock", "shop_order", "shop", "relay_database"):
         url = f"postgresql://ann@{NOBODY}/{name}"

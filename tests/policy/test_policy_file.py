@@ -170,6 +170,9 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
         ),
         ("limits: {relay_lag: 3153600001}", "limits.relay_lag is 3153600001: that is too long"),
         ("topics: {a/b: {owner: me}}", "topics.a/b.owner is 'me'. write team:name"),
+        # Dagster takes no such owner, and would load nothing.
+        ('topics: {a/b: {owner: "o\'brien@shop.com"}}', 'owner is "o\'brien@shop.com". write team'),
+        ("topics: {a/b: {owner: a@b_c.com}}", "topics.a/b.owner is 'a@b_c.com'. write team:name"),
         ("topics: [a/b]", "topics is not a table"),
         ("relays: {r: {topic: a/b}}", "relays.r has no sink"),
         ("relays: {r: {topic: a/b, sink: ''}}", "relays.r.sink is ''"),
