@@ -29,8 +29,8 @@ WORK_TAG = "penstock/work"
 #: may have a job of the same name, and what becomes of its runs is none of our business.
 OURS = {"penstock/control-plane": "true"}
 
-#: The tag of a run that is short.  Dagster's launcher cannot tell that its process is gone, as after
-#: a restart of the code server, and nothing asks for another run until this time is over.
+#: The tag of a run that is short.  Dagster's launcher cannot tell that its process is gone, as
+#: after a restart of the code server. Nothing asks for another run until this time is over.
 SHORT = {"dagster/max_runtime": "1800"}
 
 #: The tag of a failed run that says with which of many it has failed, as JSON; without it with all.

@@ -16,6 +16,8 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 #: A hundred years: what is longer is a mistake, and dates cannot be reckoned with it.
 _LONGEST_DAYS = 36_500
 _DURATION = re.compile(r"(\d{1,12})\s*([smhd])")
+#: What Dagster takes for an owner: it loads nothing at all with another one.
+_OWNER = re.compile(r"team:[\w.-]+|\w[\w.%+-]*@[a-zA-Z0-9.-]+\.[a-zA-Z]{2,7}", re.ASCII)
 #: A value that is taken from the environment.
 REFERENCE = re.compile(r"\$\{(\w+)\}")
 
@@ -105,6 +107,19 @@ def known(value: str, environ: Mapping[str, str] | None) -> str | None:
     if reference is None:
         return value
     return environ.get(reference[1], "").strip() or None
+
+
+def owner(value: Any, where: str) -> str | None:
+    """An owner that Dagster takes, or none."""
+    if value is None:
+        return None
+    given = text(value, where)
+    if not _OWNER.fullmatch(given):
+        raise ConfigurationError(
+            f"{where} is {given!r}",
+            hint="write team:name, or an e-mail address of letters, digits and . _ % + - only",
+        )
+    return given
 
 
 def require_own(

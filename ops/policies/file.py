@@ -45,8 +45,6 @@ _SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _STORE_OPTIONS = (
     *_SECRETS, "aws_region", "aws_endpoint_url", "aws_virtual_hosted_style_request", "allow_http"
 )  # fmt: skip
-#: What Dagster takes for an owner: it loads nothing at all with another one.
-_OWNER = re.compile(r"team:[\w.-]+|\w[\w.%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,12 +369,7 @@ def _topic(name: str, value: Any, targets: Mapping[str, TargetSettings]) -> Topi
     where = f"topics.{name}"
     checks.require_name(name, "topic", where)
     given = checks.section(value or {}, where, (*_OF_TOPICS, *policies.SETTINGS))
-    owner = given.get("owner")
-    if owner is not None and not _OWNER.fullmatch(checks.text(owner, f"{where}.owner")):
-        raise ConfigurationError(
-            f"{where}.owner is {owner!r}",
-            hint="write team:name, or an e-mail address of letters, digits and . _ % + - only",
-        )
+    owner = checks.owner(given.get("owner"), f"{where}.owner")
     archive = given.get("archive") or []
     is_none = archive == _NO_ARCHIVE
     placement = None if is_none or not archive else _placement(archive, f"{where}.archive", targets)
