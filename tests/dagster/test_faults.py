@@ -244,3 +244,26 @@ def test_dagster_that_loads_while_the_database_is_away_archives_what_is_older(
     assert "did not answer" in str(described) and "topic create" not in str(described)
     house.reload()
     assert "did not answer" not in str(house.defs.resolve_asset_graph().get(ARCHIVE).description)
+
+
+def test_a_target_that_cannot_be_used_fails_what_looks_at_it(
+    house: House, policy_path: Path
+) -> None:
+    """Guards: what `usable` leaves out, in the probes `readable` and `schema_drift`."""
+    policy_path.write_text(
+        policy_path.read_text().replace("local: archive", "local: '${NO_PLACE}'")
+    )
+    house.create_topic()
+    house.reload()
+    found = verdicts(house.job("inspect").get_asset_check_evaluations())
+    assert found == {"archive:readable": False, "archive:schema_drift": False}
+
+
+def test_a_relay_without_a_subscription_is_not_said_to_have_sent_all(house: House) -> None:
+    """Guard: NO_SUBSCRIPTION."""
+    house.create_topic()
+    house.publish(4)
+    sequence(house.url)
+    checks = house.job("health").get_asset_check_evaluations()
+    (found,) = [each for each in checks if each.check_name == "backlog_age"]
+    assert "no subscription" in str(found.metadata["note"].value)
