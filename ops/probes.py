@@ -358,10 +358,9 @@ def _readable(world: World) -> Callable[[str], Verdict]:
         if not world.has(topic):
             return NOT_THERE
         places, unnamed = world.usable(world.policies.of_topic(topic).archive)
-        found = [*unnamed.items()]
-        found += [(each.name, read_newest(world.url, topic, each)) for each in places]
-        rows = [(name, said or "whole") for name, said in found]
-        is_whole = not any(said for _, said in found)
+        read = {each.name: read_newest(world.url, topic, each) for each in places}
+        rows = [*unnamed.items(), *((name, said) for name, (_, said) in read.items())]
+        is_whole = not any(unnamed.values()) and all(good for good, _ in read.values())
         return Verdict(is_whole, {"newest copies": Table(("target", "what was found"), rows)})
 
     return tell

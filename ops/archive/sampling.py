@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 
 from ops.archive import manifest
-from ops.hours import changed_hours, epochs_of_hour
+from ops.hours import BEGINNING, epochs_between
 from penstock.archive.checksum import EpochChecksum
 from penstock.archive.copies import Copy
 from penstock.archive.format import DAY_SCHEMA, DAYS
@@ -14,10 +15,13 @@ from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from penstock.database import connect
 from penstock.errors import PenstockError
+from penstock.records import as_time
 from penstock.topics.names import describe_topic
 
-#: How many hours back the newest copy is looked for.
-_HOURS_BACK = 48
+#: What :func:`read_newest` says where a target holds no verified copy of a topic.
+NOTHING = "nothing to read: no log epoch has a verified copy here"
+#: The newest copy is looked for in so many hours at first, then in four times as many, and so on.
+_FIRST_HOURS, _TIMES_AS_MANY, _LOOKS = 1, 4, 9
 
 
 def is_whole(target: Target, copy: Copy) -> bool:
@@ -28,15 +32,19 @@ def is_whole(target: Target, copy: Copy) -> bool:
     return (seen.event_count, seen.hexdigest()) == (copy.event_count, copy.checksum)
 
 
-def read_newest(url: str, topic: str, target: Target) -> str:
-    """What is wrong with the newest copy of the last two days on a target; '' when nothing is."""
+def read_newest(url: str, topic: str, target: Target) -> tuple[bool, str]:
+    """Whether the newest verified copy on a target is good, and what was found there.
+
+    Where there is no copy nothing is wrong, and it is said.
+    """
     copy = _newest(url, topic, target)
     if copy is None:
-        return ""
+        return True, NOTHING
     try:
-        return "" if is_whole(target, copy) else "it is not what was sealed"
+        good = is_whole(target, copy)
     except PenstockError as error:
-        return str(error)
+        return False, str(error)
+    return good, "whole" if good else "it is not what was sealed"
 
 
 def schema_differences(url: str, topic: str, target: Target) -> list[str]:
@@ -55,15 +63,30 @@ def schema_differences(url: str, topic: str, target: Target) -> list[str]:
 
 
 def _newest(url: str, topic: str, target: Target) -> Copy | None:
-    """The copy of the log epoch that was sealed last, of those that the target holds."""
+    """The copy of the log epoch that was sealed last, of those that the target holds.
+
+    It looks at log epochs of this topic alone, from the newest on, and stops at the first span of
+    time that has one: as a rule the hour, or the day, in which something was archived.
+    """
     with connect(url) as connection:
-        since = dt.datetime.now(dt.UTC) - dt.timedelta(hours=_HOURS_BACK)
-        hours = {each.hour for each in changed_hours(connection, since) if each.topic == topic}
-        for hour in sorted(hours, reverse=True):
-            epochs = [
-                e for e in epochs_of_hour(connection, topic, hour) if target.name in e.targets
+        for first, last in _spans(dt.datetime.now(dt.UTC)):
+            held = [
+                each
+                for each in epochs_between(connection, topic, first, last)
+                if target.name in each.targets
             ]
-            if epochs:
-                found = manifest.recorded(connection, target.name, epochs[-1:])
+            if held:
+                newest = max(held, key=lambda each: as_time(each.sealed_at))
+                found = manifest.recorded(connection, target.name, [newest])
                 return next(iter(found.values()), None)
     return None
+
+
+def _spans(now: dt.datetime) -> Iterator[tuple[dt.datetime, dt.datetime]]:
+    """From now back to the beginning, each longer than the one before it."""
+    last = now + dt.timedelta(days=1)  # the clock of the database may be ahead
+    for look in range(_LOOKS):
+        first = now - dt.timedelta(hours=_FIRST_HOURS * _TIMES_AS_MANY**look)
+        yield first, last
+        last = first
+    yield BEGINNING, last
