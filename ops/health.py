@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ops.archive.overview import archived_topics
-from ops.backfill.asking import WAITING, by_hand
-from ops.backfill.requests import list_backfills
+from ops.backfill.asking import by_hand, due_requests
 from ops.lateness import QUEUE, lateness
 from ops.policies.checks import REFERENCE
 from ops.policies.file import Policies, RelayPolicy
@@ -165,7 +164,7 @@ def _copies(connection: Any, policies: Policies) -> Iterator[Finding]:
 
 def _requests(connection: Any) -> Iterator[Finding]:
     now = dt.datetime.now(dt.UTC)
-    for each in list_backfills(connection, state=WAITING):
+    for each in due_requests(connection):
         seconds = (now - as_time(each.not_before)).total_seconds()
         if seconds > REQUEST_WAITS_SECONDS:
             yield warning(

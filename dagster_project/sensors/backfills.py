@@ -17,9 +17,8 @@ from dagster_project.triggers import (
     result,
     sense_while_up,
 )
-from ops.backfill.asking import RUNNING, by_hand, open_requests
+from ops.backfill.asking import by_hand, due_requests, running_requests
 from ops.backfill.requests import BackfillRequest, give_back
-from penstock.records import as_time
 from resources.database import DatabaseResource
 
 MOST_REQUESTS = 20
@@ -46,20 +45,18 @@ def build(catalogue: Catalogue, job: Any) -> dg.SensorDefinition:
         requests: list[dg.RunRequest] = []
         said: list[str] = []
         with database.connect() as connection:
-            for each in open_requests(connection):
+            for each in running_requests(connection):
                 with others_go_on(context, f"request {each.request}"):
-                    if each.state == RUNNING:
-                        if why := _why_gone(context.instance, each.run):
-                            give_back(connection, each, why)
-                    elif _is_due(each) and len(requests) < MOST_REQUESTS:
-                        requests += _run_requests(context.instance, catalogue, each, said)
+                    if why := _why_gone(context.instance, each.run):
+                        give_back(connection, each, why)
+            for each in due_requests(connection):
+                if len(requests) == MOST_REQUESTS:
+                    break
+                with others_go_on(context, f"request {each.request}"):
+                    requests += _run_requests(context.instance, catalogue, each, said)
         return result(requests, None, "; ".join(said[:MOST_SAID]) or "no request is due")
 
     return sensor
-
-
-def _is_due(request: BackfillRequest) -> bool:
-    return as_time(request.not_before) <= dt.datetime.now(dt.UTC)
 
 
 def _why_gone(instance: dg.DagsterInstance, name: str | None) -> str:

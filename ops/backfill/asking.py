@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 from ops.backfill.requests import (
@@ -13,8 +14,11 @@ from ops.backfill.requests import (
     request_backfill,
 )
 from ops.seal import missing_copies
+from penstock.records import as_time
 
 WAITING, RUNNING = "waiting", "running"
+#: As many requests of a state as the database lists at once.
+MOST_LISTED = 10_000
 
 
 def by_hand(request: int) -> str:
@@ -29,7 +33,7 @@ def ask_once(
     open_ones = [
         each
         for state in (WAITING, RUNNING)
-        for each in list_backfills(connection, topic, state=state)
+        for each in list_backfills(connection, topic, state=state, max_rows=MOST_LISTED)
         if each.kind == COPY and each.target == target
     ]
     return None if open_ones else request_backfill(connection, topic, COPY, target, window)
@@ -46,11 +50,18 @@ def ask_for_dropped(connection: Any, topic: str, target: str) -> Requested | Non
     return ask_once(connection, topic, target)
 
 
-def open_requests(connection: Any, max_rows: int = 200) -> list[BackfillRequest]:
-    """The requests that wait or run, those first that are worked off first."""
-    found = [
-        each
-        for state in (RUNNING, WAITING)
-        for each in list_backfills(connection, state=state, max_rows=max_rows)
-    ]
-    return sorted(found, key=lambda each: (-each.priority, each.request))
+def running_requests(connection: Any) -> list[BackfillRequest]:
+    """The requests that a run has claimed."""
+    return list_backfills(connection, state=RUNNING, max_rows=MOST_LISTED)
+
+
+def due_requests(connection: Any, most: int = 200) -> list[BackfillRequest]:
+    """The first of those that wait and may begin now, in the order in which they are claimed.
+
+    The list of the database has the newest first, and those that wait for a later time too: so all
+    of it is read before some are chosen.
+    """
+    now = dt.datetime.now(dt.UTC)
+    waiting = list_backfills(connection, state=WAITING, max_rows=MOST_LISTED)
+    due = [each for each in waiting if as_time(each.not_before) <= now]
+    return sorted(due, key=lambda each: (-each.priority, each.request))[:most]

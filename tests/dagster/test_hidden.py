@@ -6,9 +6,11 @@ import pytest
 
 import penstock
 from ops.archive.sampling import NOTHING
+from ops.backfill.asking import due_requests
+from ops.backfill.requests import request_backfill
 from penstock.archive.markers import adopt_target
 from penstock.archive.targets import Target
-from tests.dagster.conftest import House
+from tests.dagster.conftest import TOPIC, House
 from tests.dagster.test_sensors import record, sealed
 
 OTHER = "shop/returns"
@@ -67,3 +69,20 @@ def test_where_no_copy_was_read_it_is_said(house: House) -> None:
     sealed(house, epochs=1)
     mounted(house)
     assert readable(house) == (True, [f"| local | {NOTHING} |"])
+
+
+def test_a_request_is_due_however_many_newer_ones_wait_for_later(house: House) -> None:
+    """Guard: asking.due_requests, which lists all that wait before it chooses."""
+    sealed(house, epochs=1)
+    low, high, *later = (
+        request_backfill(house.connection, TOPIC, "copy", "local", priority=priority).request
+        for priority in (0, 100, *[200] * 250)
+    )
+    house.connection.execute(
+        "UPDATE penstock.backfill_requests SET not_before = clock_timestamp() + interval '1 hour'"
+        " WHERE id = ANY (%s)",
+        [later],
+    )
+    runs = house.sense("backfills").run_requests or []
+    assert [each.run_key for each in runs] == [f"backfill:{high}:1", f"backfill:{low}:1"]
+    assert [each.request for each in due_requests(house.connection, 1)] == [high]
