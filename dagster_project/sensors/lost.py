@@ -26,13 +26,15 @@ from dagster_project.triggers import (
 from ops.backfill.asking import ask_once
 from ops.backfill.requests import Window
 from ops.hours import LostCopy, lost_copies
-from ops.policies.file import Policies
-from ops.seal import lacking
+from ops.policies.file import Policies, TopicPolicy
+from ops.seal import copies_of, lacking, missing_copies
 from penstock.archive.copies import EpochKey, key_of
+from penstock.records import as_time
+from penstock.topics.names import list_topics
 from resources.database import DatabaseResource
 
 VERSION = 1
-#: A tick looks at so many, those that were lost last.
+#: A tick looks at so many, those that were lost last; when there are more, at each topic.
 MOST_COPIES = 1_000
 
 
@@ -55,7 +57,7 @@ def build(catalogue: Catalogue) -> dg.SensorDefinition:
         made: list[int] = []
         with database.connect() as connection:
             lost: dict[tuple[str, str], list[LostCopy]] = {}
-            for each in _wanted(connection, policies, lost_copies(connection, MOST_COPIES)):
+            for each in _lost(context, connection, policies):
                 lost.setdefault((each.topic, each.target), []).append(each)
             for (topic, target), copies in lost.items():
                 place = f"{topic}@{target}"
@@ -71,6 +73,43 @@ def build(catalogue: Catalogue) -> dg.SensorDefinition:
         return result([], dump_cursor(VERSION, asked=asked), said)
 
     return sensor
+
+
+def _lost(
+    context: dg.SensorEvaluationContext, connection: Any, policies: Policies
+) -> Iterator[LostCopy]:
+    """What counts of the newest losses, or of all losses when there are more than a tick reads.
+
+    Targets that have left the policy keep their losses, which could hide all others.
+    """
+    newest = lost_copies(connection, MOST_COPIES)
+    if len(newest) < MOST_COPIES:
+        yield from _wanted(connection, policies, newest)
+        return
+    for each in list_topics(connection):
+        with others_go_on(context, each.address):
+            yield from _lost_of(connection, policies.of_topic(each.address))
+
+
+def _lost_of(connection: Any, policy: TopicPolicy) -> list[LostCopy]:
+    """The same of one topic: of the log epochs with too few copies, those that were recorded."""
+    topic, placement = policy.topic, policy.placement
+    if placement is None:
+        return []
+    few = {
+        key_of(epoch): epoch
+        for target in policy.archive
+        for epoch in missing_copies(connection, topic, target)
+        if placement.lacking(epoch)
+    }
+    return [
+        LostCopy(
+            topic, c.partition, c.log_epoch, c.target, c.detail or "", as_time(c.changed_at),
+            as_time(few[c.partition, c.log_epoch].sealed_at),
+        )
+        for c in (copies_of(connection, topic) if few else ())
+        if c.state == "missing" and c.target in policy.archive and (c.partition, c.log_epoch) in few
+    ]  # fmt: skip
 
 
 def _wanted(connection: Any, policies: Policies, lost: Sequence[LostCopy]) -> Iterator[LostCopy]:

@@ -15,6 +15,7 @@ from dagster_project.triggers import OURS, is_running
 from ops.backfill.requests import list_backfills
 from ops.seal import copies_of, forget_copy, log_epochs, seal
 from penstock.archive.targets import Target
+from penstock.database import call
 from penstock.topics import names
 from penstock.upkeep.sequencing import sequence
 from tests.archive.logs import Log, bring
@@ -104,20 +105,32 @@ def test_a_table_that_cannot_be_read_stops_no_other_topic(
         assert other in log_of(house, done.run_id)
 
 
+@pytest.mark.parametrize("targets", [("left", "local"), ("local", "left")])
 def test_copies_that_nobody_wants_hide_no_other(
-    house: House, environment: pytest.MonkeyPatch
+    house: House, environment: pytest.MonkeyPatch, targets: tuple[str, str]
 ) -> None:
-    """A target that has left the policy keeps its losses; a tick looks at a bounded number.
+    """A target that has left the policy keeps its losses; a list of them is bounded.
 
-    Guard: the order of lost_copies, the newest first.
+    Guard: the look at each topic in lost._lost; a topic without a policy is passed over.
     """
     epoch, _ = sealed(house, epochs=1)
+    penstock.create_topic(house.connection, "shop/returns")
     environment.setattr(lost, "MOST_COPIES", 1)
-    for target in ("left", "local"):
+    for target in targets:
         record(house, epoch, target)
         forget_copy(house.connection, TOPIC, (0, 1), target, "gone")
     house.sense("lost_copies")
-    assert [each.target for each in list_backfills(house.connection)] == ["local"]
+    (found,) = list_backfills(house.connection)
+    assert (found.target, found.units) == ("local", 1)
+    assert (found.from_time, found.to_time) == (
+        epoch.sealed_at,
+        (epoch.sealed_at or dt.datetime.max) + dt.timedelta(microseconds=1),
+    )
+    # What was told by the one list is told by the other in the same words.
+    call(house.connection, "cancel_backfill", request=found.request)
+    environment.setattr(lost, "MOST_COPIES", 1_000)
+    house.sense("lost_copies")
+    assert len(list_backfills(house.connection)) == 1
 
 
 def test_runs_of_another_code_location_are_not_ours(house: House) -> None:
