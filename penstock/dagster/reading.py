@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,6 +18,11 @@ from penstock.records import Event
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: The name of a range has so many characters at most: files have 255 bytes with what follows it.
+LONGEST_NAME = 100
+#: So many hexadecimal digits of a SHA-256 tell ranges of many partitions apart.
+_DIGITS = 32
 
 
 class PartitionRange(dg.Config):
@@ -44,9 +50,18 @@ class EventRange(dg.Config):
 
     @property
     def name(self) -> str:
-        """A short text that no other range of the topic has: for files, rows and tags."""
+        """A short text that no other range of the topic has: for files, rows and tags.
+
+        It names each partition with its sequences.  Where that would be long it names the first
+        partitions, and the digest of the whole name follows.
+        """
         parts = sorted((each.partition, each.first, each.last) for each in self.ranges)
-        return "_".join(f"{partition}.{first}-{last}" for partition, first, last in parts)
+        whole = "_".join(f"{partition}.{first}-{last}" for partition, first, last in parts)
+        if len(whole) <= LONGEST_NAME:
+            return whole
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]
+        front, _, _ = whole[: LONGEST_NAME - _DIGITS].rpartition("_")
+        return f"{front}_{digest}"
 
 
 class PenstockResource(dg.ConfigurableResource[None]):

@@ -114,6 +114,25 @@ def test_an_asset_is_made_from_the_events_that_arrived(project: Project) -> None
     assert [len(json.loads(each.read_text())) for each in files] == [6, 2]
 
 
+def test_the_name_of_many_partitions_is_short_and_its_own(tmp_path: Path) -> None:
+    """Guard: LONGEST_NAME, and the digest of the whole name."""
+
+    def name(partitions: int, last: int = 10**18) -> str:
+        parts = [PartitionRange(partition=n, first=n + 1, last=10**18) for n in range(partitions)]
+        parts[-1] = parts[-1].model_copy(update={"last": last})
+        assert (
+            EventRange(topic=TOPIC, ranges=parts[::-1]).name
+            == EventRange(topic=TOPIC, ranges=parts).name
+        )
+        return EventRange(topic=TOPIC, ranges=parts).name
+
+    every = {name(partitions, last) for partitions in range(1, 500) for last in (10**18, 10**17)}
+    assert len(every) == 998 and max(map(len, every)) <= 100
+    assert name(500).startswith("0.1-1000000000000000000_1.2-1000000000000000000_")
+    assert "_" not in name(500)[-32:]
+    (tmp_path / f"{name(24)}.json").write_text("[]")
+
+
 def test_a_range_whose_run_failed_is_asked_for_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
