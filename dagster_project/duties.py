@@ -15,6 +15,7 @@ import dagster as dg
 from dagster_project.common import table
 from ops.duties.engine import AUTO, SPARK, SQL, choose
 from ops.duties.units import FAILED, LOST, Outcome
+from penstock.errors import InvalidArgument
 
 #: The engine of runs whose config names none.
 VARIABLE = "PENSTOCK_ENGINE"
@@ -44,6 +45,17 @@ def _default_engine() -> str:
     found = os.environ.get(VARIABLE, "").strip() or AUTO
     choose(found, 0)  # says what is wrong with it
     return found
+
+
+def refused(message: str, hint: str) -> dg.Failure:
+    """The failure of a run whose config cannot be meant, before it has done anything.
+
+    Dagster's own types of fields have no bounds.  To repeat such a run mends nothing.
+    """
+    why = InvalidArgument(message, hint=hint)
+    failure = dg.Failure(str(why), allow_retries=False)
+    failure.__cause__ = why
+    return failure
 
 
 def told(context: dg.OpExecutionContext, outcomes: Iterable[Outcome]) -> list[Outcome]:

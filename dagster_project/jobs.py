@@ -52,6 +52,8 @@ LIGHT = (
 LONG = ("archive", "clean", "inspect")
 #: A tag of a run names so many at most.
 MOST_NAMED = 100
+#: An error names so many topics at most.
+MOST_TOLD = 20
 #: The ops that sensors configure.
 SEAL, BACKFILL = "seal_log_epochs", "run_request"
 #: Checks of copies, which run with the archive: once a day also where nothing is archived.
@@ -174,6 +176,7 @@ def _seal(catalogue: Catalogue) -> dg.JobDefinition:
     def run(context: dg.OpExecutionContext, database: DatabaseResource) -> None:
         config, policies = context.op_config, database.policies()
         failures, there = Failures(context), _there(database)
+        _require_known(config["topics"], {*there, *policies.topics, *catalogue.topics})
         for topic in config["topics"] or [p.topic for p in policies.topics.values() if p.seal]:
             if topic not in there:
                 context.log.info("%s does not exist yet", topic)
@@ -201,6 +204,17 @@ def _there(database: DatabaseResource) -> set[str]:
     """The topics that are in the database: the policy file may know more of them."""
     with database.connect() as connection:
         return {each.address for each in names.list_topics(connection)}
+
+
+def _require_known(topics: Iterable[str], known: set[str]) -> None:
+    """Refuse topics that neither the database has nor the policy file: nobody would miss them."""
+    if unknown := sorted(set(topics) - known):
+        names = ", ".join(sorted(known)[:MOST_TOLD]) or "none"
+        more = len(known) - MOST_TOLD
+        raise duties.refused(
+            f"there is no topic {', '.join(unknown[:MOST_TOLD])}",
+            f"the database and the policy file have: {names}{f' and {more} more' * (more > 0)}",
+        )
 
 
 def _seal_options(config: Any, policies: Policies, topic: str) -> dict[str, Any]:

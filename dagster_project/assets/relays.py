@@ -35,7 +35,9 @@ def relay_config() -> dict[str, dg.Field]:
     """The run config of a relay."""
     return duties.config(
         max_seconds=dg.Field(
-            int, default_value=MAX_SECONDS, description="after these the next run goes on"
+            int,
+            default_value=MAX_SECONDS,
+            description="after these, at least 1, the next run goes on",
         )
     )
 
@@ -73,6 +75,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         targets: ArchiveTargetResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
         step = context.op_execution_context
+        seconds = _seconds(step.op_config)
         with database.connect() as connection:
             if common.exists(connection, relay.topic):
                 stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
@@ -87,7 +90,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
             {MAIN: Address(database.url())},
             tuple(targets.every()),
             {place: sinks.address(relay)},
-            step.op_config["max_seconds"],
+            seconds,
         )
         engine = step.op_config["engine"]
         done = verbs.relay(setup, [place], engine=engine, spark=spark.session)
@@ -103,6 +106,16 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         yield dg.MaterializeResult(metadata=_metadata(done, lags, dead))
 
     return run
+
+
+def _seconds(config: Mapping[str, Any]) -> int:
+    """How long a run may take; a run of no time would send nothing and succeed."""
+    seconds = int(config["max_seconds"])
+    if seconds < 1:
+        raise duties.refused(
+            f"a relay cannot run for {seconds} seconds", "max_seconds is at least 1"
+        )
+    return seconds
 
 
 def _metadata(done: Sequence[Outcome], lags: list[Lag], dead: list[Any]) -> Mapping[str, Any]:

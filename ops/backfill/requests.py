@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.database import call
+from penstock.errors import ConfigurationError
 from penstock.log.bookmarks import bookmark_positions
 from penstock.topics.names import partition_ranges
 
@@ -288,6 +289,16 @@ def list_backfills(
         connection, "list_backfills", topic=topic, state=state, request=request, max_rows=max_rows
     )
     return [BackfillRequest(*row) for row in rows]
+
+
+def request_of(connection: Any, number: int) -> BackfillRequest:
+    """One request by its number; ConfigurationError when the login sees none."""
+    found = list_backfills(connection, request=number)
+    if not found:
+        raise ConfigurationError(
+            f"there is no backfill request {number}", hint="penstock backfill list names them"
+        )
+    return found[0]
 
 
 def ranges(connection: Any, request: int, *, max_rows: int = 1000) -> list[Range]:

@@ -166,14 +166,10 @@ def list_(
 def show_(request: Request, database: Database = None, output: Output = Format.table) -> None:
     """Show a request with its ranges, and which attempt has done each."""
     with connect(Installation(database).url) as connection:
-        found = requests.list_backfills(connection, request=request)
-        if not found:
-            raise ConfigurationError(
-                f"there is no backfill request {request}", hint="penstock backfill list names them"
-            )
+        found = requests.request_of(connection, request)
         ranges = requests.ranges(connection, request)
     if output is Format.table:
-        show(found, output)
+        show([found], output)
     show(ranges, output)
 
 

@@ -151,12 +151,15 @@ def backfill_units(
 ) -> tuple[list[Unit], int]:
     """The units of requests that are due, the most urgent first, and how many events they bring.
 
-    With ``request`` only that one.  ``run`` is the name under which they are worked off.
+    With ``request`` only that one, which has to be there.  ``run`` is the name under which they are
+    worked off.
     """
     from ops.backfill import requests as requests
 
     place = Unit("backfill", database_name)
     with database.connect(setup.url(place), application_name="penstock backfill") as connection:
+        if request is not None:
+            requests.request_of(connection, request)
         waiting = requests.list_backfills(
             connection, state="waiting", request=request, max_rows=1_000
         )

@@ -177,12 +177,7 @@ def _backfill(unit: Unit, setup: Setup) -> Did:
         if done is not None:
             return Did(done.done_events, done, DONE if done.state == "done" else LEFT, done.error)
         with database.connect(url, application_name="penstock backfill") as connection:
-            found = requests.list_backfills(connection, request=number)
-        if not found:
-            raise ConfigurationError(
-                f"there is no backfill request {number}", hint="penstock backfill list names them"
-            )
-        (now,) = found
+            now = requests.request_of(connection, number)
         if now.state != "running" or time.monotonic() >= end:
             state = {"done": DONE, "failed": FAILED}.get(now.state, LEFT)
             return Did(now.done_events, {"state": now.state}, state, now.error)
