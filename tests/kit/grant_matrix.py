@@ -177,7 +177,7 @@ report_positions        c . o . .
 request_backfill        . . o . .
 reset_subscription      c . o . .
 resize_topic            . . o . .
-restore_status          . . o . .
+restore_status          . . o . r
 resume_subscription     c . o . .
 retention_of            . . o . r
 revoke_namespace        . i o . .

@@ -277,7 +277,8 @@ def test_the_commands_of_other_findings_run_too(
         "penstock restore reconcile REASON --yes",
     ):
         assert command.partition("  #")[0] in Path(health_module.__file__).read_text().replace(
-            '"penstock", "dead-letter", "list", subscription', "penstock dead-letter list readers"
+            '"penstock", "dead-letter", "list", each.subscription',
+            "penstock dead-letter list readers",
         )
         run(command, database_url, tmp_path)
 

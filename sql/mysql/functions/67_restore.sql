@@ -190,7 +190,8 @@ BEGIN
 END;
 
 -- name: restore_status
--- What is beyond the end of the log after a restore: stopped partitions, and positions of subscriptions.
+-- What is beyond the end of the log after a restore: stopped partitions, and positions of subscriptions. Without those
+-- of topics and subscriptions that the login may not see.
 CREATE PROCEDURE restore_status()
 READS SQL DATA
 BEGIN
@@ -204,15 +205,17 @@ BEGIN
                CONCAT(s.source, COALESCE(CONCAT(' (stops "', o.name, '" alone)'), '')) AS source, s.reported_at,
                high_watermark(s.partition_id) AS watermark
         FROM stops AS s LEFT JOIN subscriptions AS o ON o.id = s.subscription_id
-        WHERE s.history >= present
+        WHERE s.history >= present AND (o.id IS NULL OR NOT reads_hidden(o.id))
         UNION ALL
         SELECT l.partition_id, current_position(l.subscription_id, l.partition_id), present,
                CONCAT('subscription "', o.name, '"'), NULL, high_watermark(l.partition_id)
         FROM leases AS l JOIN subscriptions AS o ON o.id = l.subscription_id
         WHERE current_position(l.subscription_id, l.partition_id) > high_watermark(l.partition_id)
+          AND NOT reads_hidden(o.id)
     ) AS b
     JOIN partitions AS p ON p.id = b.partition_id
     JOIN topics AS t ON t.id = p.topic_id
+    WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
     ORDER BY t.address, p.number, b.source;
 END;
 

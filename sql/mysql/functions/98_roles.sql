@@ -36,9 +36,10 @@ BEGIN
             log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks list_skips list_removals
             grants_of unsequenced changed_hours log_epochs_between unsealed_logs lost_copies
             log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of
-            low_sequences policy_of policy_history list_policies list_subscriptions describe_subscription
-            subscription_consumers unleased_cursors leased_cursors subscription_statistics dead_letter_counts
-            list_backfills backfill_ranges rehydrated_of list_erasures reissued_of erased_of target_speeds'
+            restore_status low_sequences policy_of policy_history list_policies list_subscriptions
+            describe_subscription subscription_consumers unleased_cursors leased_cursors subscription_statistics
+            dead_letter_counts list_backfills backfill_ranges rehydrated_of list_erasures reissued_of erased_of
+            target_speeds'
         UNION ALL SELECT 'installer', '
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of
             ensure_slices slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped

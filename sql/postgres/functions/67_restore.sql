@@ -231,7 +231,8 @@ END
 $$;
 
 -- name: restore_status
--- What is beyond the end of the log after a restore: stopped partitions, and positions of subscriptions.
+-- What is beyond the end of the log after a restore: stopped partitions, and positions of subscriptions. Without those
+-- of topics and subscriptions that the login may not see.
 CREATE OR REPLACE FUNCTION restore_status()
 RETURNS TABLE (
     topic text, partition integer, high_watermark bigint, sequence bigint, history integer, source text,
@@ -243,15 +244,17 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         SELECT s.partition_id, s.sequence, s.history,
                s.source || COALESCE(' (stops "' || o.name || '" alone)', '') AS source, s.reported_at
         FROM stops AS s LEFT JOIN subscriptions AS o ON o.id = s.subscription_id
-        WHERE s.history >= current_history()
+        WHERE s.history >= current_history() AND (o.id IS NULL OR NOT reads_hidden(o.id))
         UNION ALL
         SELECT l.partition_id, current_position(l.subscription_id, l.partition_id), current_history(),
                format('subscription "%s"', o.name), NULL
         FROM leases AS l JOIN subscriptions AS o ON o.id = l.subscription_id
         WHERE current_position(l.subscription_id, l.partition_id) > high_watermark(l.partition_id)
+          AND NOT reads_hidden(o.id)
     ) AS beyond
     JOIN partitions AS p ON p.id = beyond.partition_id
     JOIN topics AS t ON t.id = p.topic_id
+    WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
     ORDER BY t.address, p.number, beyond.source
 $$;
 

@@ -30,7 +30,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks grants_of changed_hours
             log_epochs_between unsealed_logs lost_copies
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
-            histories_of policy_of policy_history list_policies
+            histories_of restore_status policy_of policy_history list_policies
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts list_skips list_removals list_backfills backfill_ranges
             rehydrated_of list_erasures reissued_of erased_of target_speeds'),

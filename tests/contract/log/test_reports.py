@@ -191,3 +191,71 @@ def test_without_each_guard_more_is_stopped_or_less(
         without(db, guard)
     with as_login(tenants, _with(tenants, "consume")) as own:
         assert _attack(own, tenants) == expected
+
+
+TOPIC_WALL = ("restore_status", "WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')", "")
+STOP_WALL = ("restore_status", "(o.id IS NULL OR NOT reads_hidden(o.id))", "TRUE")
+POSITION_WALL = ("restore_status", "AND NOT reads_hidden(o.id)", "")
+
+
+def _told(db: ContractDatabase, tenants: Tenants, verb: str = "") -> tuple[set[str], set[str]]:
+    """The topics and the sources of which a reader is told after a restore."""
+    owner = tenants.owner
+    for topic in (OPEN, THEIRS):
+        _report(owner, part(owner, name=topic))
+    with as_login(tenants, _with(tenants, "consume")) as own:
+        stream.subscribe(own, "alone", [OPEN, THEIRS])
+        _report(own, part(owner, name=THEIRS), "alone")
+    db.run(
+        "INSERT INTO penstock.positions"
+        " (subscription_id, partition_id, position, lease_epoch, reason)"
+        " SELECT subscription_id, partition_id, 9, 1, 'commit' FROM penstock.leases"
+    )
+    login = tenants.login("reader")
+    if verb:
+        penstock.grant_namespace(owner, "theirs", login, verb)
+    with as_login(tenants, login) as own:
+        found = restore_status(own)
+    return {each.topic for each in found}, {each.source for each in found}
+
+
+def test_a_reader_is_told_what_a_restore_has_lost(db: ContractDatabase, tenants: Tenants) -> None:
+    """The job health and the doctor run with that role; it sees what else it may see.
+
+    Guards: restore_status is of the role reader; the walls around topics, around subscriptions
+    that stop alone, and around positions.
+    """
+    topics, sources = _told(db, tenants)
+    assert OPEN in topics and THEIRS not in topics
+    assert {"a relay", 'subscription "open"'} <= sources
+    assert not {each for each in sources if "alone" in each or "theirs" in each}
+
+
+@pytest.mark.parametrize("verb", ["read", "consume"])
+def test_who_may_see_a_topic_is_told_of_it(
+    db: ContractDatabase, tenants: Tenants, verb: str
+) -> None:
+    """A subscription is seen by who may consume all that it reads."""
+    topics, sources = _told(db, tenants, verb)
+    if verb == "read":
+        assert {OPEN, THEIRS} <= topics and "a relay" in sources
+        assert not {each for each in sources if "alone" in each or "theirs" in each}
+        return
+    assert {OPEN, THEIRS} <= topics
+    assert {'a relay (stops "alone" alone)', 'subscription "theirs"'} <= sources
+
+
+@pytest.mark.parametrize(
+    ("guard", "verb", "seen"),
+    [
+        (TOPIC_WALL, "", THEIRS),
+        (STOP_WALL, "read", 'a relay (stops "alone" alone)'),
+        (POSITION_WALL, "", 'subscription "alone"'),
+    ],
+)
+def test_without_each_wall_a_reader_is_told_more(
+    db: ContractDatabase, tenants: Tenants, guard: tuple[str, str, str], verb: str, seen: str
+) -> None:
+    """Mutants of the walls."""
+    db.without_guard(*guard)
+    assert seen in set.union(*_told(db, tenants, verb))
