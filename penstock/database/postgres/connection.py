@@ -311,9 +311,13 @@ def _cursor_kind(kind: Any) -> tuple[Any, Any]:
 
 
 def _options(url: str, application_name: str, statement_timeout_ms: int) -> dict[str, Any]:
-    """The options that are added to the URL; those in the URL itself win."""
+    """The options that are added to the URL; those in the URL itself win.
+
+    A database or a login may have another style of dates, and psycopg reads times in ISO alone.
+    """
     given = _psycopg().conninfo.conninfo_to_dict(url)
-    options = f"{given.get('options') or ''} -c statement_timeout={int(statement_timeout_ms)}"
+    ours = f"-c statement_timeout={int(statement_timeout_ms)} -c DateStyle=ISO"
+    options = f"{given.get('options') or ''} {ours}"
     return {
         "options": options.strip(),
         "application_name": given.get("application_name") or application_name,
