@@ -13,7 +13,7 @@ from ops.lateness import QUEUE, lateness
 from ops.policies.checks import REFERENCE
 from ops.policies.file import Policies, RelayPolicy
 from ops.policies.policy import HAND, Drift, drift, in_shell, to_database
-from penstock import log, subscriptions
+from penstock import log
 from penstock.database import call
 from penstock.doctor.findings import Finding, Severity, error, shell, warning
 from penstock.doctor.schema import examine_schema
