@@ -23,6 +23,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "unsequenced": {},
     "rejected_commits": {},
     "slices_ready": {},
+    "restore_status": {},
     "list_namespaces": {},
     "list_topics": {"namespace": None},
     "grants_of": {"namespace": None},
