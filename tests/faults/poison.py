@@ -12,6 +12,8 @@ from penstock.records import Event
 
 #: It fails each time, in every worker of a queue.
 DEADLY = "dead"
+#: The exit code of a process that poison ends.
+EXIT = 9
 
 
 class PoisonError(Exception):
@@ -36,7 +38,7 @@ class Poison:
         if not self._given.always and not self._first_time(name):
             return
         if poison == "exit":
-            os._exit(9)
+            os._exit(EXIT)
         if poison == "garbage":
             json.loads(event.payload)
         if poison == "hang":
