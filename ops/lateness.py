@@ -8,7 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from penstock import log, subscriptions
-from penstock.errors import NotMigrated, PermissionDenied, SubscriptionNotFound
+from penstock.errors import (
+    BelowLowSequence,
+    NotMigrated,
+    PermissionDenied,
+    SubscriptionNotFound,
+)
 from penstock.subscriptions import Lag, queue
 
 #: The state of a partition of a queue, which nobody leases.
@@ -25,18 +30,31 @@ def lateness(connection: Any) -> list[Lag]:
     some can be handed out again and no worker has any.
     """
     lags = subscriptions.lag(connection)
-    queues = {each.name for each in subscriptions.list_subscriptions(connection)
-              if each.mode == "queue"}  # fmt: skip
+    queues = queue_names(connection)
     found = [each for each in lags if each.subscription not in queues]
     for name in sorted(queues):
         found += _of_queue(connection, name, [each for each in lags if each.subscription == name])
     return found
 
 
+def queue_names(connection: Any) -> set[str]:
+    """The subscriptions that are queues."""
+    return {
+        each.name
+        for each in subscriptions.list_subscriptions(connection)
+        if each.mode == "queue"
+    }  # fmt: skip
+
+
 def _of_queue(connection: Any, name: str, lags: Sequence[Lag]) -> Sequence[Lag]:
-    """The same of a queue.  Who may not look into it sees its position only."""
-    with suppress(NotMigrated, PermissionDenied, SubscriptionNotFound):
-        return list(_waiting(connection, name, lags))
+    """The same of a queue.  It is looked into only if something is unfinished.
+
+    Its position counts for a login that may not look into it, and where retention has removed what
+    it stands at.
+    """
+    if any(each.lag_events for each in lags):
+        with suppress(NotMigrated, PermissionDenied, SubscriptionNotFound, BelowLowSequence):
+            return list(_waiting(connection, name, lags))
     return [replace(each, state=QUEUE) for each in lags]
 
 

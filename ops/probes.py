@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ops.canary import Canary, fly
 from ops.health import health
 from ops.hours import epochs_between
-from ops.lateness import lateness
+from ops.lateness import lateness, queue_names
 from ops.policies.file import Limits, Policies
 from ops.policies.policy import awaited, drift, is_subscribed, set_by_hand
 from penstock import database, log, subscriptions
@@ -289,11 +289,7 @@ def _consumer_lag(world: World) -> Callable[[str], Verdict]:
 
 
 def _lease_coverage(world: World) -> Callable[[str], Verdict]:
-    queues = {
-        each.name
-        for each in subscriptions.list_subscriptions(world.connection)
-        if each.mode == "queue"  # nobody leases a partition of it
-    }
+    queues = queue_names(world.connection)  # nobody leases a partition of one
     unleased = subscriptions.unleased_cursors(world.connection)
     lags = _by_topic([each for each in unleased if each.subscription not in queues])
 

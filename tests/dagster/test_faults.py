@@ -198,6 +198,14 @@ def test_one_database_under_two_names_loses_nothing(house: House, policy_path: P
     assert house.low_sequences() == [1, 1]
 
 
+def seal_outside(house: House) -> None:
+    """Log epochs that no run of Dagster has made."""
+    house.create_topic()
+    house.publish(2 * EPOCH_EVENTS)
+    sequence(house.url)
+    seal(house.connection, TOPIC, max_events=EPOCH_EVENTS)
+
+
 def test_a_seal_that_was_committed_late_is_told_by_the_second_look(
     house: House, environment: pytest.MonkeyPatch
 ) -> None:
@@ -212,10 +220,7 @@ def test_a_seal_that_was_committed_late_is_told_by_the_second_look(
     house.reload()
     seal(house.connection, "shop/other", max_events=1)
     assert house.sense("sealed").asset_events
-    house.create_topic()
-    house.publish(2 * EPOCH_EVENTS)
-    sequence(house.url)
-    seal(house.connection, TOPIC, max_events=EPOCH_EVENTS)
+    seal_outside(house)
     house.connection.execute(
         "UPDATE penstock.log_epochs SET sealed_at = sealed_at - interval '10 min'"
         " WHERE event_count = %s",
@@ -239,10 +244,7 @@ def test_dagster_that_loads_while_the_database_is_away_archives_what_is_older(
     Guard: EARLIEST for a database that does not answer; with the day of the load Dagster has no
     partition for the hours before it, and says nothing of them.
     """
-    house.create_topic()
-    house.publish(2 * EPOCH_EVENTS)
-    sequence(house.url)
-    seal(house.connection, TOPIC, max_events=EPOCH_EVENTS)
+    seal_outside(house)
     house.connection.execute(
         "UPDATE penstock.log_epochs SET sealed_at = sealed_at - interval '1 day'"
     )
