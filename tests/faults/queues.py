@@ -56,11 +56,16 @@ class QueueWorld(World):
             )
 
     def drain(self, seconds: float = PATIENCE) -> None:
-        """Also wait until the queues that have workers are empty."""
+        """Also wait until the queues that have workers are empty, and their positions say so.
+
+        A position moves with a receive: there has to be one after the last event is finished.
+        """
         super().drain(seconds)
         with contextlib.closing(self.connect()) as own:
             self.until(
-                lambda: not any(any(_left(own, each)) for each in self.worked_off()),
+                lambda: not any(
+                    any(_left(own, each)) or self.lag(own, each) for each in self.worked_off()
+                ),
                 "the queues are empty",
                 seconds,
             )
