@@ -224,8 +224,7 @@ def is_subscribed(connection: Any, relay: RelayPolicy) -> bool:
     The daemon goes by the subscription alone, and so does a run: else events would wait, and the
     sensor would ask for one run after the other that does nothing.
     """
-    found = subscriptions.lag(connection)
-    return any(each.subscription == relay.subscription for each in found)
+    return bool(subscriptions.lag(connection, relay.subscription))
 
 
 def _settings(connection: Any, wanted: Policies) -> Iterator[Drift]:

@@ -40,7 +40,8 @@ MOST_BATCHES = 100
 def sweep(connection: Any, max_rows: int = 1000) -> SweepResult:
     """Free the leases of consumers whose lease time is over, as every check-in does.
 
-    Then drop dead letters by age, staged events that are a day old, and leftovers in batches of
+    Then move the positions of queues from which nobody receives, to before their lowest unfinished
+    event, and drop dead letters by age, staged events that are a day old, and leftovers in batches of
     ``max_rows``, each in a transaction of its own where the connection commits by itself: so leases
     never wait for it.
     """

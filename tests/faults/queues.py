@@ -58,17 +58,19 @@ class QueueWorld(World):
     def drain(self, seconds: float = PATIENCE) -> None:
         """Also wait until the queues that have workers are empty, and their positions say so.
 
-        A position moves with a receive: there has to be one after the last event is finished.
+        A position moves with a receive or a sweep: there has to be one after the last event is
+        finished.
         """
         super().drain(seconds)
         with contextlib.closing(self.connect()) as own:
             self.until(
-                lambda: not any(
-                    any(_left(own, each)) or self.lag(own, each) for each in self.worked_off()
-                ),
+                lambda: all(self._is_done(own, each) for each in self.worked_off()),
                 "the queues are empty",
                 seconds,
             )
+
+    def _is_done(self, own: Any, name: str) -> bool:
+        return not any(_left(own, name)) and self.lag(own, name) == 0
 
     def worked_off(self) -> list[str]:
         """The queues that had a worker."""

@@ -397,7 +397,8 @@ END;
 
 -- name: sweep
 -- Removes the dead consumers of all subscriptions, as check-ins do; this is for subscriptions in which no consumer
--- checks in any more. A subscription whose row is locked has a check-in right now, and is skipped.
+-- checks in any more. A subscription whose row is locked has a check-in right now, and is skipped. Then moves the
+-- positions of queues from which nobody receives. Raises PS018.
 CREATE PROCEDURE sweep(max_rows INT)
 BEGIN
     DECLARE found_id, owner_id BIGINT;
@@ -415,6 +416,7 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     {{on error: CALL undo_call()}}
     CALL begin_call('sweep()');
+    CALL require_read_committed('sweep()');
     OPEN owners;
     each_owner: LOOP
         FETCH owners INTO found_id;
@@ -428,6 +430,7 @@ BEGIN
         END IF;
     END LOOP;
     CLOSE owners;
+    CALL move_idle_floors(max_rows);
     SELECT expired_consumers, locked_leases;
     CALL end_call();
 END;

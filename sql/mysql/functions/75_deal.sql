@@ -436,3 +436,36 @@ BEGIN
     END LOOP;
     CLOSE moved;
 END;
+
+-- name: move_idle_floors
+-- Moves the positions of queues from which nobody receives any more: what was finished after the last receive. Needs
+-- READ COMMITTED: an older snapshot does not see what another session dealt before this one had the lock.
+CREATE PROCEDURE move_idle_floors(max_rows INT)
+BEGIN
+    DECLARE found_id, owner_id BIGINT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE idle CURSOR FOR
+        SELECT t.subscription_id
+        FROM queue_turns AS t
+        WHERE t.rest_until <= UTC_TIMESTAMP(6) AND EXISTS (
+            SELECT * FROM leases AS l
+            WHERE l.subscription_id = t.subscription_id
+              AND current_position(t.subscription_id, l.partition_id)
+                  < current_reached(t.subscription_id, l.partition_id))
+        ORDER BY t.subscription_id
+        LIMIT max_rows;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    OPEN idle;
+    each_queue: LOOP
+        FETCH idle INTO found_id;
+        IF done THEN
+            LEAVE each_queue;
+        END IF;
+        SET owner_id = (
+            SELECT q.subscription_id FROM queues AS q WHERE q.subscription_id = found_id FOR UPDATE SKIP LOCKED);
+        IF owner_id IS NOT NULL THEN
+            CALL move_floors(owner_id, (SELECT t.floor_id FROM queue_turns AS t WHERE t.subscription_id = owner_id));
+        END IF;
+    END LOOP;
+    CLOSE idle;
+END;

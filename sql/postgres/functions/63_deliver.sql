@@ -323,7 +323,8 @@ $$;
 
 -- name: sweep
 -- Removes the dead consumers of all subscriptions, as check-ins do; this is for subscriptions in which no consumer
--- checks in any more. A subscription whose row is locked has a check-in right now, and is skipped.
+-- checks in any more. A subscription whose row is locked has a check-in right now, and is skipped. Then moves the
+-- positions of queues from which nobody receives. Raises PS018.
 CREATE OR REPLACE FUNCTION sweep(
     max_rows integer DEFAULT 1000, OUT expired_consumers integer, OUT locked_leases integer
 )
@@ -332,6 +333,7 @@ DECLARE
     owner record;
     found_here record;
 BEGIN
+    PERFORM require_read_committed('sweep()');
     expired_consumers := 0; locked_leases := 0;
     FOR owner IN
         SELECT s.id
@@ -349,6 +351,7 @@ BEGIN
         expired_consumers := expired_consumers + found_here.expired;
         locked_leases := locked_leases + found_here.locked;
     END LOOP;
+    PERFORM move_idle_floors(max_rows);
 END
 $$;
 

@@ -349,3 +349,33 @@ BEGIN
     FROM moved AS m;
 END
 $$;
+
+-- name: move_idle_floors
+-- Moves the positions of queues from which nobody receives any more: what was finished after the last receive. Needs
+-- READ COMMITTED: an older snapshot does not see what another session dealt before this one had the lock.
+CREATE OR REPLACE FUNCTION move_idle_floors(max_rows integer) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    queue queues;
+BEGIN
+    FOR queue IN
+        SELECT q.*
+        FROM queues AS q
+        WHERE (newest_turn(q.subscription_id)).rest_until <= clock_timestamp() AND EXISTS (
+            SELECT FROM leases AS l
+            CROSS JOIN LATERAL (
+                SELECT o.position, o.reached
+                FROM positions AS o
+                WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
+                ORDER BY o.id DESC
+                LIMIT 1
+            ) AS stands
+            WHERE l.subscription_id = q.subscription_id AND stands.position < stands.reached)
+        ORDER BY q.subscription_id
+        LIMIT max_rows
+        FOR NO KEY UPDATE OF q SKIP LOCKED
+    LOOP
+        PERFORM move_floors(queue, (newest_turn(queue.subscription_id)).floor_id);
+    END LOOP;
+END
+$$;

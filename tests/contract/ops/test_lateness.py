@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from ops.lateness import QUEUE as STATE, WORKERS, lateness
-from penstock import subscriptions
+from penstock import database, subscriptions
 from penstock.subscriptions import Lag, queue
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection
@@ -63,3 +63,12 @@ def test_what_no_worker_takes_again_makes_it_late(own: Connection) -> None:
     pass_time(own, 31)
     found = late(own)
     assert (found.lag_events, found.holder) == (5, None) and found.lag_seconds >= 600
+
+
+def test_behind_retention_its_position_counts(own: Connection) -> None:
+    """Guard: `BelowLowSequence` in _of_queue, without which health would end with it."""
+    filled(own, 5)
+    receive(own, 5)
+    more(own, 3, start=6)
+    database.execute(own, "UPDATE penstock.partitions SET low_sequence = 4")
+    assert (late(own).lag_events, late(own).holder) == (8, None)

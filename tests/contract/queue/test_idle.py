@@ -1,0 +1,100 @@
+"""A queue from which nobody receives any more: the sweep moves its position."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from penstock import database
+from penstock.errors import WrongIsolation
+from penstock.subscriptions import stream
+from penstock.upkeep.sweeping import sweep
+from tests.contract.databases import ContractDatabase
+from tests.kit.log import Connection
+from tests.kit.queue import (
+    QUEUE,
+    TOPIC,
+    acknowledge,
+    filled,
+    more,
+    mutated,
+    pass_time,
+    receive,
+    texts,
+)
+
+REPEATABLE = {
+    "postgres": "BEGIN ISOLATION LEVEL REPEATABLE READ",
+    "mysql": "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+}
+
+
+def _position(own: Connection) -> int:
+    return stream.position(own, QUEUE, TOPIC)[0]
+
+
+def test_the_sweep_moves_it_when_nobody_receives(own: Connection) -> None:
+    """Else retention would wait for what is finished.  It stays before what is not."""
+    filled(own, 6)
+    held = receive(own, 6)
+    acknowledge(own, [held[0], held[1], held[3]])
+    assert _position(own) == 0
+    pass_time(own, 1)
+    sweep(own)
+    assert _position(own) == 2
+    acknowledge(own, [held[2], held[4], held[5]])
+    sweep(own)
+    assert _position(own) == 6
+
+
+def test_without_the_call_it_stays(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: the sweep is about consumers only."""
+    calls = {
+        "postgres": ("PERFORM move_idle_floors(max_rows);", ""),
+        "mysql": ("CALL move_idle_floors(max_rows);", ""),
+    }
+    mutated(db, {dialect: ("sweep", [texts_of]) for dialect, texts_of in calls.items()})
+    filled(own, 1)
+    acknowledge(own, receive(own))
+    pass_time(own, 1)
+    sweep(own)
+    assert _position(own) == 0
+
+
+def _swept_late(db: ContractDatabase, own: Connection) -> list[str]:
+    """What is handed out after a sweep whose snapshot is from before another receive.
+
+    Nothing is left by then, so all of it would be a duplicate.
+    """
+    filled(own, 3)
+    acknowledge(own, receive(own, 3))
+    more(own, 3, start=4)
+    pass_time(own, 1)
+    with closing(db.connect()) as old:
+        database.execute(old, REPEATABLE[database.dialect_of(old)])
+        if database.dialect_of(old) == "mysql":
+            database.execute(old, "START TRANSACTION")
+        assert _position(old) == 0, "the snapshot is taken"
+        receive(own, 3)
+        pass_time(own, 1)
+        database.call(old, "sweep", max_rows=1000)
+        database.execute(old, "COMMIT")
+    return texts(receive(own, 3))
+
+
+def test_an_old_snapshot_is_refused(db: ContractDatabase, own: Connection) -> None:
+    """Guard: require_read_committed in sweep."""
+    with pytest.raises(WrongIsolation, match=r"sweep\(\) needs READ COMMITTED"):
+        _swept_late(db, own)
+
+
+@pytest.mark.parametrize("db", ["postgres", "mysql"], indirect=True)
+def test_with_an_old_snapshot_events_come_twice(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: any level will do.  MariaDB itself ends a transaction with such a snapshot."""
+    levels = {
+        "postgres": ("PERFORM require_read_committed('sweep()');", ""),
+        "mysql": ("CALL require_read_committed('sweep()');", ""),
+    }
+    mutated(db, {dialect: ("sweep", [text]) for dialect, text in levels.items()})
+    assert _swept_late(db, own) != []
