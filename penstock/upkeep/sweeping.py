@@ -41,9 +41,9 @@ def sweep(connection: Any, max_rows: int = 1000) -> SweepResult:
     """Free the leases of consumers whose lease time is over, as every check-in does.
 
     Then move the positions of queues from which nobody receives, to before their lowest unfinished
-    event, and drop dead letters by age, staged events that are a day old, and leftovers in batches of
-    ``max_rows``, each in a transaction of its own where the connection commits by itself: so leases
-    never wait for it.
+    event.  Then drop dead letters by age, staged events that are a day old, and leftovers in
+    batches of ``max_rows``, each in a transaction of its own where the connection commits by
+    itself: so leases never wait for it.
     """
     ((expired, locked),) = database.call(connection, "sweep", max_rows=max_rows)
     ((letters,),) = database.call(connection, "expire_dead_letters", max_rows=max_rows)
