@@ -442,7 +442,7 @@ END;
 -- READ COMMITTED: an older snapshot does not see what another session dealt before this one had the lock.
 CREATE PROCEDURE move_idle_floors(max_rows INT)
 BEGIN
-    DECLARE found_id, owner_id BIGINT;
+    DECLARE found_id, owner_id, seen_floor BIGINT;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE idle CURSOR FOR
         SELECT t.subscription_id
@@ -464,7 +464,8 @@ BEGIN
         SET owner_id = (
             SELECT q.subscription_id FROM queues AS q WHERE q.subscription_id = found_id FOR UPDATE SKIP LOCKED);
         IF owner_id IS NOT NULL THEN
-            CALL move_floors(owner_id, (SELECT t.floor_id FROM queue_turns AS t WHERE t.subscription_id = owner_id));
+            SELECT t.floor_id INTO seen_floor FROM queue_turns AS t WHERE t.subscription_id = owner_id;
+            CALL move_floors(owner_id, seen_floor);
         END IF;
     END LOOP;
     CLOSE idle;
