@@ -21,6 +21,7 @@ from penstock.errors import PenstockError
 from penstock.publishing.publish import publish
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Delivery, Receipt
+from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
 from tests.faults.history import real_time
 from tests.faults.hooks import label_of
@@ -110,7 +111,7 @@ class QueuePlay:
         moves = [
             *([self.publish] * 3 + [self.receive] * 6 + [self.acknowledge] * 3 + [self.late] * 4),
             *([self.begin] * 2 + [self.end] * 3 + [self.reject] * 4 + [self.overtake] * 4),
-            *([self.extend, self.release, self.wait]),
+            *([self.extend, self.release, self.wait] + [self.sweep] * 2),
         ]
         for _ in range(steps):
             self.chance.choice(moves)(self.chance.choice(self.players))
@@ -231,6 +232,15 @@ class QueuePlay:
         """A while."""
         self._pass(self.chance.uniform(0, VISIBLE))
 
+    def sweep(self, player: Player) -> None:
+        """The daemon's, which moves the position of a queue from which nobody receives."""
+        try:
+            sweep(player.own)
+        except Exception as error:
+            self._require_contention(error)
+            return
+        self.recorder.write("sweep", "ok")
+
     def _use(self, player: Player, how: str, use: Any, **fields: float) -> None:
         if not player.held:
             return
@@ -293,7 +303,8 @@ class QueuePlay:
         for _ in range(rounds):
             self._pass(3 * VISIBLE)
             last.held = []
-            self.receive(last, most=50)  # the last one finds nothing, and moves the position
+            self.receive(last, most=50)
+            self.sweep(last)
             if queue.statistics(last.own, self.name).size == 0:
                 break
             for held in list(last.held):

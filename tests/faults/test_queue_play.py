@@ -62,6 +62,7 @@ def test_receipts_hold(db: ContractDatabase, tmp_path: Path, name: str) -> None:
     for st in ("ok", "fail"):
         assert len(play.world.records("finish", st, how="acknowledge")) >= 3
     assert play.world.records("finish", "ok", how="reject")
+    assert play.world.records("sweep")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
