@@ -37,7 +37,7 @@ def _of_queue(connection: Any, name: str, limits: Limits) -> Iterator[Finding]:
     settings = call(connection, "describe_queue", subscription=name)[0]
     most, order = int(settings[3]), settings[7]
     counted = map(int, call(connection, "queue_statistics", subscription=name)[0][:5])
-    _, ready, in_flight, delayed, _ = counted
+    size, ready, in_flight, delayed, _ = counted
     behind = 0
     if order == "key":
         behind = sum(int(row[5]) for row in call(connection, "queue_pointers", subscription=name))
@@ -52,7 +52,7 @@ def _of_queue(connection: Any, name: str, limits: Limits) -> Iterator[Finding]:
         )
     lags = call(connection, "subscription_lag", subscription=name)
     seconds = max((float(row[6]) for row in lags), default=0.0)
-    if seconds > limits.queue_seconds:
+    if size > 0 and seconds > limits.queue_seconds:  # the position of an empty one may be behind
         yield warning(
             "queue_old",
             f"the oldest event of queue {name!r} has waited for {duration(seconds)}: {ready} are "

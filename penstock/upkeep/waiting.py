@@ -52,7 +52,9 @@ def _of_queues(connection: Any, served: Sequence[str] | None) -> Figures:
 
 def _of_queue(connection: Any, name: str) -> Figures:
     counted = queue.statistics(connection, name)
-    ages = [each.lag_seconds for each in subscriptions.lag(connection, name)]
+    # The position of an empty queue may be behind.
+    lags = subscriptions.lag(connection, name) if counted.size else []
+    ages = [each.lag_seconds for each in lags]
     return {
         ("queue_ready", name): float(counted.ready),
         ("queue_in_flight", name): float(counted.in_flight),

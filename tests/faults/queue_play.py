@@ -117,6 +117,7 @@ class QueuePlay:
             self.chance.choice(moves)(self.chance.choice(self.players))
         for each in self.players:
             self.end(each)
+        self.sweep(self.players[0])
 
     def publish(self, _: Player) -> None:
         """A transaction of three events, now and then rolled back; sequenced at once."""
@@ -303,8 +304,7 @@ class QueuePlay:
         for _ in range(rounds):
             self._pass(3 * VISIBLE)
             last.held = []
-            self.receive(last, most=50)
-            self.sweep(last)
+            self.receive(last, most=50)  # the last one finds nothing, and moves the position
             if queue.statistics(last.own, self.name).size == 0:
                 break
             for held in list(last.held):

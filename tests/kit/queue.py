@@ -8,7 +8,7 @@ from typing import Any
 from penstock import database
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
-from penstock.subscriptions import queue
+from penstock.subscriptions import queue, stream
 from penstock.subscriptions.queue import Delivery, Receipt
 from penstock.testing import MemoryConnection
 from tests.kit.log import Connection, drain, topic
@@ -105,6 +105,11 @@ def receive(connection: Connection, max_events: int = 1, **options: float) -> li
     """Receive after a moment in which the sweep that receivers share is due again."""
     pass_time(connection, 1)
     return queue.receive(connection, QUEUE, max_events, **options)
+
+
+def position(connection: Connection) -> int:
+    """Where the queue stands in the first partition of its topic."""
+    return stream.position(connection, QUEUE, TOPIC)[0]
 
 
 def acknowledge(connection: Connection, deliveries: Iterable[Delivery]) -> None:

@@ -8,30 +8,19 @@ import pytest
 
 from penstock import database
 from penstock.errors import WrongIsolation
-from penstock.subscriptions import stream
 from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection
 from tests.kit.queue import (
-    QUEUE,
-    TOPIC,
     acknowledge,
     filled,
     more,
     mutated,
     pass_time,
+    position,
     receive,
     texts,
 )
-
-REPEATABLE = {
-    "postgres": "BEGIN ISOLATION LEVEL REPEATABLE READ",
-    "mysql": "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-}
-
-
-def _position(own: Connection) -> int:
-    return stream.position(own, QUEUE, TOPIC)[0]
 
 
 def test_the_sweep_moves_it_when_nobody_receives(own: Connection) -> None:
@@ -39,13 +28,13 @@ def test_the_sweep_moves_it_when_nobody_receives(own: Connection) -> None:
     filled(own, 6)
     held = receive(own, 6)
     acknowledge(own, [held[0], held[1], held[3]])
-    assert _position(own) == 0
+    assert position(own) == 0
     pass_time(own, 1)
     sweep(own)
-    assert _position(own) == 2
+    assert position(own) == 2
     acknowledge(own, [held[2], held[4], held[5]])
     sweep(own)
-    assert _position(own) == 6
+    assert position(own) == 6
 
 
 def test_without_the_call_it_stays(db: ContractDatabase, own: Connection) -> None:
@@ -59,7 +48,7 @@ def test_without_the_call_it_stays(db: ContractDatabase, own: Connection) -> Non
     acknowledge(own, receive(own))
     pass_time(own, 1)
     sweep(own)
-    assert _position(own) == 0
+    assert position(own) == 0
 
 
 def _swept_late(db: ContractDatabase, own: Connection) -> list[str]:
@@ -71,15 +60,14 @@ def _swept_late(db: ContractDatabase, own: Connection) -> list[str]:
     acknowledge(own, receive(own, 3))
     more(own, 3, start=4)
     pass_time(own, 1)
-    with closing(db.connect()) as old:
-        database.execute(old, REPEATABLE[database.dialect_of(old)])
-        if database.dialect_of(old) == "mysql":
-            database.execute(old, "START TRANSACTION")
-        assert _position(old) == 0, "the snapshot is taken"
+    with closing(db.connect(autocommit=False)) as old:
+        session = "" if db.engine == "postgres" else "SESSION "
+        database.execute(old, f"SET {session}TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        assert position(old) == 0, "the snapshot is taken"
         receive(own, 3)
         pass_time(own, 1)
         database.call(old, "sweep", max_rows=1000)
-        database.execute(old, "COMMIT")
+        old.commit()
     return texts(receive(own, 3))
 
 

@@ -31,6 +31,7 @@ from tests.kit.queue import (
     more,
     mutated,
     pass_time,
+    position,
     receipts,
     receive,
     rows,
@@ -42,10 +43,6 @@ NEXT_ID = {
     "postgres": "SELECT setval('penstock.queue_ranges_id', %(id)s, false)",
     "mysql": "ALTER TABLE penstock.queue_ranges AUTO_INCREMENT = %(id)s",
 }
-
-
-def _position(own: Connection) -> int:
-    return stream.position(own, QUEUE, TOPIC)[0]
 
 
 def test_its_size_is_exact(own: Connection) -> None:
@@ -128,7 +125,7 @@ def test_the_position_is_before_the_lowest_unfinished(own: Connection) -> None:
     held = receive(own, 6)
     acknowledge(own, [held[0], *held[2:]])
     receive(own, 1, visibility_seconds=10)
-    assert _position(own) == 1
+    assert position(own) == 1
     lowest = "SELECT subscription, position FROM penstock.lowest_position(%(part)s, NULL)"
     if database.dialect_of(own) == "postgres":
         database.execute(own, "SET search_path TO penstock")
@@ -138,7 +135,7 @@ def test_the_position_is_before_the_lowest_unfinished(own: Connection) -> None:
     pass_time(own, 20)
     acknowledge(own, receive(own, 4))
     assert receive(own) == []
-    assert _position(own) == 10
+    assert position(own) == 10
     pass_time(own, 10_000)
     assert texts(receive(own)) == ["2"]
 
@@ -289,7 +286,7 @@ def test_a_purge_leaves_a_record_and_the_dead_letters(own: Connection) -> None:
     with pytest.raises(StaleReceipt):
         acknowledge(own, held[1:])
     assert receive(own) == []
-    assert _position(own) == 10
+    assert position(own) == 10
     assert len(dead_letters.dead_letters(own, QUEUE)) == 1
     purged = "SELECT first_sequence, last_sequence FROM penstock.queue_purges"
     assert rows(own, purged) == [(1, 10)]
@@ -325,7 +322,7 @@ def _purged_copies(own: Connection) -> list[tuple[int, int]]:
     held = receipts(receive(own, 5))
     queue.reject(own, QUEUE, [held[1], held[2], held[4]], delay_seconds=1000)
     queue.acknowledge(own, QUEUE, [held[0], held[3]])
-    assert (receive(own), _position(own), queue.purge(own, QUEUE)) == ([], 5, 3)
+    assert (receive(own), position(own), queue.purge(own, QUEUE)) == ([], 5, 3)
     return [
         (int(first), int(last))
         for first, last in rows(
@@ -456,7 +453,7 @@ def test_without_the_window_the_position_passes_open_claims(
     filled(own, 3)
     receive(own, 3)
     receive(own)
-    assert _position(own) == 3
+    assert position(own) == 3
 
 
 def test_three_pointers(own: Connection) -> None:

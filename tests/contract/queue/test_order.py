@@ -15,7 +15,7 @@ from penstock.errors import InvalidArgument, StaleReceipt
 from penstock.log import histories
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
-from penstock.subscriptions import dead_letters, queue, stream
+from penstock.subscriptions import dead_letters, queue
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain, topic
@@ -27,6 +27,7 @@ from tests.kit.queue import (
     mutated,
     pass_time,
     pass_time_of,
+    position,
     receipts,
     receive,
     texts,
@@ -206,7 +207,7 @@ def test_counts_a_look_and_the_position(own: Connection) -> None:
     acknowledge(own, [other])
     assert receive(own) == []
     assert queue.statistics(own, QUEUE) == queue.QueueStatistics(3, 2, 0, 1, 0)
-    assert stream.position(own, QUEUE, TOPIC)[0] == 1
+    assert position(own) == 1
 
 
 def test_the_window_has_its_limit(own: Connection) -> None:

@@ -21,7 +21,16 @@ from penstock.upkeep.watch import Watch
 from tests import command
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection
-from tests.kit.queue import QUEUE, TOPIC, all_older, filled, pass_time, receipts, receive
+from tests.kit.queue import (
+    QUEUE,
+    TOPIC,
+    acknowledge,
+    all_older,
+    filled,
+    pass_time,
+    receipts,
+    receive,
+)
 
 
 def _figures(db: ContractDatabase) -> dict[str, float]:
@@ -45,6 +54,16 @@ def test_what_a_queue_has_is_measured(db: ContractDatabase, own: Connection) -> 
     before = found["queue_oldest_seconds"]
     all_older(own, 3600)
     assert _figures(db)["queue_oldest_seconds"] >= before + 3600
+
+
+def test_an_empty_queue_has_nothing_old(db: ContractDatabase, own: Connection) -> None:
+    """Guards: the looks at its size.  Its position is behind until somebody receives, or sweeps."""
+    filled(own, 3)
+    acknowledge(own, receive(own, 3))
+    all_older(own, 3600)
+    assert subscriptions.lag(own, QUEUE)[0].lag_seconds >= 3600
+    assert examine_queues(own, Limits()) == []
+    assert _figures(db)["queue_oldest_seconds"] == 0
 
 
 def test_without_the_right_there_is_no_figure(
