@@ -45,6 +45,7 @@ HINTS = {
     "PS025": "It was cancelled, has ended or was claimed again: stop working on it.",
     "PS026": "Stage and publish it again; an old version needs another writer name.",
     "PS027": "Release the hold, or let the relay or clean end its work; then run it again.",
+    "PS028": "Write these rows with a higher version, or under another name.",
     "PS029": "penstock bookmark list shows those that there are.",
     "PS030": "Give a name of 1 to 500 characters.",
     "PS031": "Use at most 500 characters.",

@@ -239,6 +239,12 @@ class WriteLost(PenstockError):
     sqlstate = "PS026"
 
 
+class WriteDiffers(PenstockError):
+    """This version of a writer was published before, with other rows; nothing was written."""
+
+    sqlstate = "PS028"
+
+
 class ErasureRefused(PenstockError):
     """What is to be erased is under a legal hold, or a relay is about to send it."""
 

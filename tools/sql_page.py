@@ -33,7 +33,7 @@ FAMILIES = {
     "list_topics describe_topic topic_lookup",
     "rights": "grant_namespace revoke_namespace grants_of install_rights function_roles",
     "publish": "publish publish_text publish_json publish_batch publish_columns prepare_bulk "
-    "publish_bulk stage_events claim_write publish_staged discard_staged sweep_staged "
+    "publish_bulk stage_events claim_rows claim_write publish_staged discard_staged sweep_staged "
     "partition_of turn_dedup set_backpressure measure_pressure",
     "log": "sequence announce wake_sequencer fetch fetch_plan lsn_of sequence_of position_at "
     "locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions high_watermarks "

@@ -8,10 +8,14 @@ behind.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC
+from itertools import tee
 from typing import Any
 
 from penstock import database
@@ -24,7 +28,12 @@ from penstock.publishing.rows import Row
 from penstock.publishing.steps import columns_of
 from penstock.records import Message
 
+#: An event to stage, and the message that it was made of.
+_Given = tuple[Row, Message]
+
 _CHUNK_EVENTS, _CHUNK_BYTES = 1_000, 1 << 20
+_DIGEST_BYTES = 16
+_DIGESTS = 1 << 8 * _DIGEST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,8 @@ class Stage:
 
     id: uuid.UUID
     events: int
+    #: The sum of its rows' digests: the same for the same rows in any order, in any tasks.
+    digest: int = 0
 
 
 def stage(connection: Any, messages: Iterable[Message]) -> Stage:
@@ -42,10 +53,14 @@ def stage(connection: Any, messages: Iterable[Message]) -> Stage:
     the error names their place.  Dedup keys are not known to a stage and are refused.
     """
     own = Stage(uuid.uuid4(), 0)
+    given, rows = tee(messages)
     try:
-        for number, chunk in enumerate(_chunks(outgoing.rows(messages))):
-            _stage_chunk(connection, own, number, chunk)
-            own = replace(own, events=own.events + len(chunk))
+        for number, chunk in enumerate(_chunks(zip(outgoing.rows(rows), given, strict=True))):
+            _stage_chunk(connection, own, number, [row for row, _ in chunk])
+            digest = sum(_digest(row, message) for row, message in chunk)
+            own = replace(
+                own, events=own.events + len(chunk), digest=(own.digest + digest) % _DIGESTS
+            )
     except BaseException:
         # What is left behind is swept after a day; it is no reason to hide the error.
         with suppress(Exception):
@@ -68,9 +83,10 @@ def publish_staged(
     """Publish stages in the caller's transaction, in their order.  Returns how many events.
 
     None when this version of the writer was published before: then the stages are removed.
-    WriteLost when a stage is not complete.
+    WriteDiffers when it was published with other rows.  WriteLost when a stage is not complete.
     """
-    if not database.call(connection, "claim_write", writer=writer, version=version)[0][0]:
+    binds = {"writer": writer, "version": version, **_which(stages)}
+    if not database.call(connection, "claim_rows", **binds)[0][0]:
         discard(connection, stages)
         return None
     total = 0
@@ -81,6 +97,38 @@ def publish_staged(
             )
             total += int(rows[0][0])
     return total
+
+
+def _which(stages: Sequence[Stage]) -> dict[str, Any]:
+    """How a claim says which rows it is for."""
+    digest = sum(each.digest for each in stages) % _DIGESTS
+    return {
+        "events": sum(each.events for each in stages),
+        "digest": f"{digest:0{2 * _DIGEST_BYTES}x}",
+    }
+
+
+def _digest(row: Row, message: Message) -> int:
+    """What a row is known by.
+
+    It is what the caller gave: not an id that was made here, nor a trace or a partition that was
+    added, which a repetition has otherwise.
+    """
+    found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for each in (
+        row.topic,
+        row.payload,
+        row.key,
+        row.type,
+        row.content_type,
+        None if message.headers is None else json.dumps(message.headers, sort_keys=True),
+        message.event_id,
+        message.partition,
+        row.not_before and row.not_before.astimezone(UTC),
+    ):
+        given = each if isinstance(each, bytes) else str(each).encode()
+        found.update(b"-" if each is None else b"%d:%b" % (len(given), given))
+    return int.from_bytes(found.digest())
 
 
 def discard(connection: Any, stages: Iterable[Stage]) -> None:
@@ -106,11 +154,11 @@ def _placed(connection: Any, place: int, row: Row) -> Row:
         raise outgoing.at(place, error) from None
 
 
-def _chunks(source: Iterable[Row]) -> Iterator[list[Row]]:
-    chunk: list[Row] = []
+def _chunks(source: Iterable[_Given]) -> Iterator[list[_Given]]:
+    chunk: list[_Given] = []
     size = 0
-    for row in source:
-        chunk.append(row)
+    for row, message in source:
+        chunk.append((row, message))
         size += len(row.payload)
         if len(chunk) == _CHUNK_EVENTS or size >= _CHUNK_BYTES:
             yield chunk

@@ -47,7 +47,10 @@ READ_NAMES = (
     "subscription", "source", "targets", "decode", "decodeSchema", "decodeWriters", "decodeSample",
     "decodeMode",
 )  # fmt: skip
-WRITE_NAMES = ("url", "urlVariable", "topic", "topicColumn", "writeId", "writeVersion")
+WRITE_NAMES = (
+    "url", "urlVariable", "topic", "topicColumn", "writeId", "writeVersion",
+    "failOnDifferentRows",
+)  # fmt: skip
 #: What Spark itself passes on to a data source.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 
@@ -92,6 +95,7 @@ class WriteOptions:
     topic_column: str | None
     write_id: str | None
     write_version: int
+    fail_on_different_rows: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool = False) -> Write
         topic_column=column,
         write_id=None if write_id is None else validation.name(write_id, "writer"),
         write_version=_version(given.get("writeVersion")),
+        fail_on_different_rows=_truth(given, "failOnDifferentRows", True),
     )
 
 

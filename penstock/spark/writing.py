@@ -7,11 +7,12 @@ transaction can claim.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -20,11 +21,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, WriteDiffers
 from penstock.publishing import staging, tables
 from penstock.publishing.staging import Stage
 from penstock.records import Message
 from penstock.spark.options import WriteOptions
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +64,9 @@ Messages = Sequence[WriterCommitMessage | None]
 class _Writer:
     """What both kinds of writers share."""
 
+    #: What to do when a version was published before with other rows.
+    _differs: ClassVar[str]
+
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         """Refuse a data frame that cannot be written, before a job runs."""
         if overwrite:
@@ -75,9 +81,15 @@ class _Writer:
             return Staged(staging.stage(connection, _messages(batches, self._options)), query_id)
 
     def _publish(self, messages: Messages, writer: str, version: int) -> None:
-        with closing(self._connect()) as connection:
-            staging.publish_staged(connection, writer, version, _stages(messages))
-            connection.commit()
+        try:
+            with closing(self._connect()) as connection:
+                staging.publish_staged(connection, writer, version, _stages(messages))
+                connection.commit()
+        except WriteDiffers as error:
+            if self._options.fail_on_different_rows:
+                raise WriteDiffers(error.message, hint=self._differs) from None
+            log.warning("%s; these are left out, as failOnDifferentRows says", error.message)
+            self._discard(messages)
 
     def _discard(self, messages: Messages) -> None:
         with closing(self._connect()) as connection:
@@ -90,6 +102,8 @@ class _Writer:
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes a data frame.  Spark sends this object to the tasks and back to commit."""
+
+    _differs = "write other rows with the next writeVersion, or under another writeId"
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         """Without writeId, each write is one of its own."""
@@ -115,6 +129,12 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     The object that commits is not the one that wrote, and only it knows the number of the
     micro-batch.  The query is known to the tasks, so they say it in their messages.
     """
+
+    _differs = (
+        "an older copy of the checkpoint was put back, or the query makes other rows each time it"
+        " runs: begin a new checkpoint after what was published, or let failOnDifferentRows=false"
+        " leave these rows out"
+    )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
         """Stage the rows of a task."""

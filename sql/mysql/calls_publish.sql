@@ -29,9 +29,9 @@ CALL penstock.publish_packed(%(topics)s, %(heads)s, %(body)s)
 -- Stores a chunk of events for a later transaction.
 CALL penstock.stage_events(%(stage)s, %(chunk)s, %(events)s)
 
--- name: claim_write
--- Whether this transaction is the one that publishes a version of a writer.
-CALL penstock.claim_write(%(writer)s, %(version)s)
+-- name: claim_rows
+-- Whether this transaction is the one that publishes a version of a writer, which has these rows.
+CALL penstock.claim_rows(%(writer)s, %(version)s, %(events)s, %(digest)s)
 
 -- name: publish_staged
 -- Publishes a stage. Returns how many events it had.

@@ -50,9 +50,9 @@ SELECT penstock.stage_events(
     content_types => %(content_types)s::text[], headers => %(headers)s::text[], event_ids => %(event_ids)s::uuid[],
     partitions => %(partitions)s::integer[], not_befores => %(not_befores)s::timestamptz[])
 
--- name: claim_write
--- Whether this transaction is the one that publishes a version of a writer.
-SELECT penstock.claim_write(%(writer)s, %(version)s::bigint)
+-- name: claim_rows
+-- Whether this transaction is the one that publishes a version of a writer, which has these rows.
+SELECT penstock.claim_rows(%(writer)s, %(version)s::bigint, %(events)s::bigint, %(digest)s)
 
 -- name: publish_staged
 -- Publishes a stage. Returns how many events it had.

@@ -26,6 +26,7 @@ changed_hours           . . o . r
 check_in                c . o . .
 claim                   c . o . .
 claim_backfill          . . o . .
+claim_rows              . . o p .
 claim_write             . . o p .
 clean                   . . o . .
 clear_policy            . . o . .

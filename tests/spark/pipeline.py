@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 EVENTS_A_BATCH = 50
 
 
-def run(spark: SparkSession, url: str, source: str, sink: str, checkpoint: str) -> None:
+def run(
+    spark: SparkSession, url: str, source: str, sink: str, checkpoint: str, **written: object
+) -> None:
     """Copy what is there, micro-batch by micro-batch."""
     events = (
         spark.readStream.format("penstock")
@@ -27,6 +29,7 @@ def run(spark: SparkSession, url: str, source: str, sink: str, checkpoint: str) 
     )
     query = (
         events.writeStream.format("penstock")
+        .options(**{name: str(value) for name, value in written.items()})
         .option("url", url)
         .option("topic", sink)
         .option("checkpointLocation", checkpoint)

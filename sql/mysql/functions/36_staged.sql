@@ -16,23 +16,21 @@ BEGIN
     CALL end_call();
 END;
 
--- name: claim_write
--- Claims a version of a writer for the caller's transaction. True: publish its stages in this transaction. False: the
--- version was published before, so there is nothing to do. While another transaction has claimed it, this waits for
--- the end of that one. The newest 1,000 versions of a writer are known; an older one is refused, because nobody knows
--- whether it was published. Raises PS006, PS018, PS026.
-CREATE PROCEDURE claim_write(writer LONGTEXT, version BIGINT)
+-- name: claim_version
+-- What claim_rows and claim_write share. is_new: the caller's transaction is the one that publishes the version.
+CREATE PROCEDURE claim_version(writer LONGTEXT, version BIGINT, events BIGINT, digest LONGTEXT, OUT is_new BOOLEAN)
 BEGIN
     DECLARE known BIGINT DEFAULT 1000;
     DECLARE newest BIGINT;
+    DECLARE before_events BIGINT;
     DECLARE owner_hash BINARY(32);
-    DECLARE is_new BOOLEAN DEFAULT TRUE;
-    {{on error: CALL undo_call()}}
-    CALL begin_call('claim_write()');
-    CALL require_read_committed('claim_write()');
     CALL require_name(writer, 'writer');
     IF version IS NULL OR version NOT BETWEEN 0 AND 1000000000000000000 THEN
         CALL refuse('PS006', CONCAT('a version of ', COALESCE(version, 'NULL')));
+    END IF;
+    IF events < 0 OR CHAR_LENGTH(digest) > 100 OR (events IS NULL) <> (digest IS NULL) THEN
+        CALL refuse('PS006', CONCAT(COALESCE(events, 'NULL'), ' events with a digest of ',
+                                    COALESCE(CHAR_LENGTH(digest), 'no'), ' characters'));
     END IF;
     SET owner_hash = UNHEX(SHA2(CONCAT(CHAR_LENGTH(user_part(USER())), ':', user_part(USER()), writer), 256));
     SELECT MAX(c.version) INTO newest FROM claimed_writes AS c WHERE c.writer_hash = owner_hash;
@@ -40,14 +38,52 @@ BEGIN
         CALL refuse('PS026', CONCAT('version ', version, ' of writer "', LEFT(writer, 40), '" is too old: it is at ',
                                     newest));
     END IF;
+    SET is_new = TRUE;
     BEGIN
         DECLARE CONTINUE HANDLER FOR 1062 SET is_new = FALSE;
-        INSERT INTO claimed_writes (writer_hash, version, login, writer, claimed_at)
-        VALUES (owner_hash, version, user_part(USER()), writer, UTC_TIMESTAMP(6));
+        INSERT INTO claimed_writes (writer_hash, version, login, writer, claimed_at, events, digest)
+        VALUES (owner_hash, version, user_part(USER()), writer, UTC_TIMESTAMP(6), events, digest);
     END;
     IF is_new THEN
         DELETE c FROM claimed_writes AS c WHERE c.writer_hash = owner_hash AND c.version <= version - known;
+    ELSE
+        SELECT MAX(c.events) INTO before_events
+        FROM claimed_writes AS c
+        WHERE c.writer_hash = owner_hash AND c.version = version AND (c.events <> events OR c.digest <> digest);
+        IF before_events IS NOT NULL THEN
+            CALL refuse('PS028', CONCAT('version ', version, ' of writer "', LEFT(writer, 50),
+                                        '" was published before: ', before_events, ' other rows, now ', events));
+        END IF;
     END IF;
+END;
+
+-- name: claim_rows
+-- Claims a version of a writer for the caller's transaction. True: publish its stages in this transaction. False: the
+-- version was published before, so there is nothing to do. events and digest say which rows they are: how many, and a
+-- text of at most 100 characters that is the same for the same rows in any order. A version that was published before
+-- with other rows is refused, because nobody would ever publish these (PS028). NULL: nothing is compared. While another
+-- transaction has claimed the version, this waits for the end of that one. The newest 1,000 versions of a writer are
+-- known; an older one is refused, because nobody knows whether it was published. Raises PS006, PS018, PS026, PS028.
+CREATE PROCEDURE claim_rows(writer LONGTEXT, version BIGINT, events BIGINT, digest LONGTEXT)
+BEGIN
+    DECLARE is_new BOOLEAN;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('claim_rows()');
+    CALL require_read_committed('claim_rows()');
+    CALL claim_version(writer, version, events, digest, is_new);
+    SELECT is_new AS claimed;
+    CALL end_call();
+END;
+
+-- name: claim_write
+-- As claim_rows, without saying which rows they are: a repetition is not compared. Raises PS006, PS018, PS026.
+CREATE PROCEDURE claim_write(writer LONGTEXT, version BIGINT)
+BEGIN
+    DECLARE is_new BOOLEAN;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('claim_write()');
+    CALL require_read_committed('claim_write()');
+    CALL claim_version(writer, version, NULL, NULL, is_new);
     SELECT is_new AS claimed;
     CALL end_call();
 END;

@@ -20,37 +20,65 @@ BEGIN
 END
 $$;
 
--- name: claim_write
+-- name: claim_rows
 -- Claims a version of a writer for the caller's transaction. True: publish its stages in this transaction. False: the
--- version was published before, so there is nothing to do. While another transaction has claimed it, this waits for
--- the end of that one. The newest 1,000 versions of a writer are known; an older one is refused, because nobody knows
--- whether it was published. Raises PS006, PS026.
-CREATE OR REPLACE FUNCTION claim_write(writer text, version bigint) RETURNS boolean
+-- version was published before, so there is nothing to do. events and digest say which rows they are: how many, and a
+-- text of at most 100 characters that is the same for the same rows in any order. A version that was published before
+-- with other rows is refused, because nobody would ever publish these (PS028). NULL: nothing is compared. While another
+-- transaction has claimed the version, this waits for the end of that one. The newest 1,000 versions of a writer are
+-- known; an older one is refused, because nobody knows whether it was published. Raises PS006, PS026, PS028.
+CREATE OR REPLACE FUNCTION claim_rows(writer text, version bigint, events bigint, digest text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     known bigint := 1000;
     newest bigint;
+    before bigint;
 BEGIN
-    PERFORM require_read_committed('claim_write()');
+    PERFORM require_read_committed('claim_rows()');
     PERFORM require_name(writer, 'writer');
     IF version IS NULL OR version NOT BETWEEN 0 AND 1000000000000000000 THEN
         PERFORM refuse('PS006', format('a version of %s', version), 'Versions are whole numbers from 0 on.');
     END IF;
+    IF events < 0 OR length(digest) > 100 OR (events IS NULL) <> (digest IS NULL) THEN
+        PERFORM refuse('PS006', format('%s events with a digest of %s characters', events, length(digest)),
+                       'Give both or none: a number from 0 on, and at most 100 characters.');
+    END IF;
     SELECT max(c.version) INTO newest
     FROM claimed_writes AS c
-    WHERE c.login = session_user AND c.writer = claim_write.writer;
+    WHERE c.login = session_user AND c.writer = claim_rows.writer;
     IF version <= newest - known THEN
         PERFORM refuse('PS026', format('version %s of writer "%s" is too old: it is at version %s', version, writer,
                                        newest),
                        'Write under another name, or with a higher version.');
     END IF;
-    INSERT INTO claimed_writes (login, writer, version) VALUES (session_user, writer, version) ON CONFLICT DO NOTHING;
+    INSERT INTO claimed_writes (login, writer, version, events, digest)
+    VALUES (session_user, writer, version, events, digest)
+    ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
+        SELECT c.events INTO before
+        FROM claimed_writes AS c
+        WHERE c.login = session_user AND c.writer = claim_rows.writer AND c.version = claim_rows.version
+            AND (c.events, c.digest) <> (claim_rows.events, claim_rows.digest);
+        IF FOUND THEN
+            PERFORM refuse('PS028',
+                           format('version %s of writer "%s" was published before, with other rows: %s then, %s now',
+                                  version, writer, before, events),
+                           'Write these rows with a higher version, or under another name.');
+        END IF;
         RETURN false;
     END IF;
     DELETE FROM claimed_writes AS c
-    WHERE c.login = session_user AND c.writer = claim_write.writer AND c.version <= claim_write.version - known;
+    WHERE c.login = session_user AND c.writer = claim_rows.writer AND c.version <= claim_rows.version - known;
     RETURN true;
+END
+$$;
+
+-- name: claim_write
+-- As claim_rows, without saying which rows they are: a repetition is not compared. Raises PS006, PS026.
+CREATE OR REPLACE FUNCTION claim_write(writer text, version bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN claim_rows(writer, version, NULL, NULL);
 END
 $$;
 

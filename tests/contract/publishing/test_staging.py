@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import uuid
 from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,9 +19,10 @@ from penstock.errors import (
     InvalidArgument,
     PayloadTooLarge,
     TopicNotFound,
+    WriteDiffers,
     WriteLost,
 )
-from penstock.publishing.staging import Stage, publish_staged, stage
+from penstock.publishing.staging import Stage, discard, publish_staged, stage
 from penstock.records import Message
 from penstock.upkeep.sweeping import SweepResult, sweep
 from tests.contract.databases import ContractDatabase
@@ -50,15 +53,102 @@ def test_stages_are_published_in_order_and_once(db: ContractDatabase) -> None:
         topic(own)
         first = stage(own, _messages(0, 2_500))
         second = stage(own, _messages(2_500, 10))
-        failed = stage(own, _messages(9_000, 10))
-    assert (first.events, count(db, "staged_writes")) == (2_500, 5)
+        again = stage(own, [*_messages(2_500, 10), *_messages(0, 2_500)])
+    assert (first.events, count(db, "staged_writes")) == (2_500, 7)
     assert _log(db) == []
     assert _published(db, 7, first, second) == 2_510
     assert _log(db) == [str(n) for n in range(2_510)]
-    assert count(db, "staged_writes") == 1
-    assert _published(db, 7, failed) is None
+    assert count(db, "staged_writes") == 3
+    assert _published(db, 7, again) is None
     assert _log(db) == [str(n) for n in range(2_510)]
     assert count(db, "staged_writes") == 0
+
+
+_WHEN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+#: Two rows that are not the same, by what differs.
+DIFFERENT: dict[str, tuple[Message, Message]] = {
+    "payload": (Message(TOPIC, b"a"), Message(TOPIC, b"b")),
+    "key": (Message(TOPIC, b"a", key="k"), Message(TOPIC, b"a")),
+    "empty key": (Message(TOPIC, b"a", key=""), Message(TOPIC, b"a")),
+    "where one ends": (Message(TOPIC, b"ab", key="c"), Message(TOPIC, b"a", key="bc")),
+    "type": (Message(TOPIC, b"a", type="t"), Message(TOPIC, b"a", type="u")),
+    "headers": (Message(TOPIC, b"a", headers={"n": 1}), Message(TOPIC, b"a", headers={"n": 2})),
+    "id": (Message(TOPIC, b"a", event_id=uuid.UUID(int=7)), Message(TOPIC, b"a")),
+    "partition": (Message(TOPIC, b"a", partition=0), Message(TOPIC, b"a")),
+    "time": (Message(TOPIC, b"a", not_before=_WHEN), Message(TOPIC, b"a")),
+}
+
+
+def test_other_rows_under_a_version_are_refused(db: ContractDatabase) -> None:
+    """They would never be published, and nobody would be told.  Guard: the claim compares."""
+    with closing(db.connect()) as own:
+        topic(own)
+        for difference, (before, after) in DIFFERENT.items():
+            first, again, other = (stage(own, [each]) for each in (before, before, after))
+            more = stage(own, [before, before])
+            assert _published(db, 1, first, writer=difference) == 1
+            for given in (other, more):
+                with pytest.raises(WriteDiffers, match=r'version 1 of writer ".*was published be'):
+                    _published(db, 1, given, writer=difference)
+            assert _published(db, 1, again, writer=difference) is None
+            assert _published(db, 2, other, writer=difference) == 1
+            assert count(db, "staged_writes") == 1  # of what was refused: the writer discards it
+            discard(own, [more])
+
+
+def test_without_the_comparison_other_rows_are_lost_in_silence(db: ContractDatabase) -> None:
+    """Mutant."""
+    with closing(db.connect()) as own:
+        topic(own)
+        first, other = stage(own, _messages(0, 10)), stage(own, _messages(10, 7))
+    compared = {
+        "postgres": ("claim_rows", "IF FOUND THEN", "IF false THEN"),
+        "mysql": ("claim_version", "IF before_events IS NOT NULL THEN", "IF FALSE THEN"),
+    }
+    db.without_guard(*compared["postgres" if db.engine == "postgres" else "mysql"])
+    assert (_published(db, 1, first), _published(db, 1, other)) == (10, None)
+    assert len(_log(db)) == 10
+
+
+def test_the_same_rows_in_other_tasks_are_the_same_write(db: ContractDatabase) -> None:
+    """What is made here, an id or a trace, is no difference; nor is who writes which row."""
+    rows = [replace(each, headers={"a": 1, "b": 2}) for each in _messages(0, 20)]
+    turned = [replace(each, headers={"b": 2, "a": 1}) for each in reversed(rows)]
+    with closing(db.connect()) as own:
+        topic(own)
+        whole = [stage(own, rows)]
+        parts = [stage(own, turned[:3]), stage(own, []), stage(own, turned[3:])]
+    assert _published(db, 1, *whole) == 20
+    assert _published(db, 1, *parts) is None
+
+
+def test_a_claim_without_its_rows_is_not_compared(db: ContractDatabase) -> None:
+    """Of a program of the version before, on either side."""
+    with closing(db.connect()) as own:
+        topic(own)
+        one, two = stage(own, _messages(0, 1)), stage(own, _messages(1, 2))
+    assert _claim_of_an_older_program(db, 1)
+    assert _published(db, 1, one) is None
+    assert _published(db, 2, two) == 2
+    assert not _claim_of_an_older_program(db, 2)
+
+
+def _claim_of_an_older_program(db: ContractDatabase, version: int) -> bool:
+    verb = "SELECT" if db.engine == "postgres" else "CALL"
+    with closing(db.connect(autocommit=False)) as own:
+        ((found,),) = execute(own, f"{verb} penstock.claim_write('w', {version})")
+        own.commit()
+    return bool(found)
+
+
+def test_a_claim_says_its_rows_whole_or_not_at_all(db: ContractDatabase) -> None:
+    with closing(db.connect(autocommit=False)) as own:
+        for events, digest in ((-1, "x"), (1, None), (None, "x"), (1, "x" * 101)):
+            with pytest.raises(InvalidArgument):
+                database.call(
+                    own, "claim_rows", writer="w", version=1, events=events, digest=digest
+                )
+            own.rollback()
 
 
 def test_nothing_is_claimed_or_published_by_a_transaction_that_is_rolled_back(
@@ -210,10 +300,10 @@ def test_without_the_claim_a_repeated_write_is_doubled(db: ContractDatabase) -> 
         topic(own)
         first, again = stage(own, _messages(0, 10)), stage(own, _messages(0, 10))
     claimed = {
-        "postgres": ("IF NOT FOUND THEN", "IF false THEN"),
-        "mysql": ("FOR 1062 SET is_new = FALSE", "FOR 1062 SET is_new = TRUE"),
+        "postgres": ("claim_rows", "IF NOT FOUND THEN", "IF false THEN"),
+        "mysql": ("claim_version", "FOR 1062 SET is_new = FALSE", "FOR 1062 SET is_new = TRUE"),
     }
-    db.without_guard("claim_write", *claimed["postgres" if db.engine == "postgres" else "mysql"])
+    db.without_guard(*claimed["postgres" if db.engine == "postgres" else "mysql"])
     assert (_published(db, 1, first), _published(db, 1, again)) == (10, 10)
     assert len(_log(db)) == 20
 

@@ -38,6 +38,7 @@ EXPECTED = {
     "PS025": "StaleAttempt",
     "PS026": "WriteLost",
     "PS027": "ErasureRefused",
+    "PS028": "WriteDiffers",
     "PS029": "BookmarkNotFound",
     "PS030": "EmptyName",
     "PS031": "NameTooLong",
