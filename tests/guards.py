@@ -64,8 +64,7 @@ def plan_of(
     assert row is not None, f"there is no function {function_name}"
     body, settings, names, types = row
     names = names[: len(types)]
-    in_plpgsql = re.fullmatch(r"\s*BEGIN\s+RETURN QUERY\s(.*);\s*END;?\s*", body, re.DOTALL)
-    body = in_plpgsql.group(1) if in_plpgsql else body
+    body = query_of(body)
     for place, name in enumerate(names, 1):
         body = re.sub(rf"\b{function_name}\.{name}\b", f"${place}", body)
     with connection.transaction(force_rollback=True):
@@ -83,6 +82,16 @@ def plan_of(
         connection.execute("DEALLOCATE inner_query")
     assert plan is not None
     return dict(plan[0][0]["Plan"])
+
+
+def query_of(body: str) -> str:
+    """The one query of a body, in SQL or in PL/pgSQL, without where its result goes."""
+    block = re.fullmatch(r"\s*BEGIN\s+(.*);\s*END;?\s*", body, re.DOTALL)
+    if block is None:
+        return body
+    statement = re.sub(r"^ *INTO [a-z_, ]+$", "", block.group(1), flags=re.MULTILINE)
+    statement = re.sub(r"^RETURN QUERY\s", "", statement)
+    return re.sub(r"^RETURN\s", "SELECT ", statement)
 
 
 def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:

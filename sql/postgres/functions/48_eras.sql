@@ -8,16 +8,25 @@ $$;
 -- name: current_era
 -- The era that transaction numbers belong to now.
 CREATE OR REPLACE FUNCTION current_era() RETURNS eras
-LANGUAGE sql STABLE AS $$
-    SELECT e.* FROM eras AS e ORDER BY e.era DESC LIMIT 1
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    present eras%ROWTYPE;
+BEGIN
+    SELECT e.* INTO present FROM eras AS e ORDER BY e.era DESC LIMIT 1;
+    RETURN present;
+END
 $$;
 
 -- name: newest_chunk
 -- No chunk of the index of the log has a higher number. The counter alone would not tell if it was set back a moment
 -- ago; then sequences would be given twice.
 CREATE OR REPLACE FUNCTION newest_chunk() RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT GREATEST(s.last_value, (SELECT t.chunk_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1)) FROM chunks_id AS s
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT GREATEST(s.last_value, (SELECT t.chunk_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1))
+        FROM chunks_id AS s);
+END
 $$;
 
 -- name: is_placed
@@ -62,10 +71,13 @@ $$;
 -- name: full_number
 -- The full number of the transaction that has written a row; the row itself carries only the lower half.
 CREATE OR REPLACE FUNCTION full_number(written xid) RETURNS xid8
-LANGUAGE sql STABLE AS $$
-    SELECT GREATEST(p.present - mod(mod(p.present, 4294967296) - written::text::bigint + 4294967296, 4294967296),
-                    0)::text::xid8
-    FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS present) AS p
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    present bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+BEGIN
+    RETURN GREATEST(present - mod(mod(present, 4294967296) - written::text::bigint + 4294967296, 4294967296),
+                    0)::text::xid8;
+END
 $$;
 
 -- name: is_own_number
@@ -121,6 +133,22 @@ BEGIN
     RETURN NOT pg_visible_in_snapshot(tx, present.base)
         AND is_own_number(tx, written)
         AND NOT is_placed(partition_id, id, due_at);
+END
+$$;
+
+-- name: is_other_era
+-- Whether the transaction numbers of a tick belong to another cluster or timeline, or to a time that a restore has
+-- undone. For a tick that repairs this is so, and already known. A counter that is below what the tick knows was set
+-- back.
+CREATE OR REPLACE FUNCTION is_other_era(tick ticks) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (
+        SELECT (i.system_identifier, i.timeline) IS DISTINCT FROM (a.system_identifier, a.timeline)
+            OR NOT tick.repair
+            AND pg_snapshot_xmax(tick.target) > pg_snapshot_xmax(pg_current_snapshot())
+            OR c.last_value < tick.chunk_id OR e.last_value < tick.highest_id
+        FROM log_identity() AS i, current_era() AS a, chunks_id AS c, events_id AS e);
 END
 $$;
 

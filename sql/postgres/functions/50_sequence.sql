@@ -34,22 +34,26 @@ $$;
 CREATE OR REPLACE FUNCTION has_lower_ids(
     base pg_snapshot, target pg_snapshot, last_horizon xid8, after_id bigint
 ) RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
-    SELECT EXISTS (
+BEGIN
+    RETURN EXISTS (
         SELECT FROM events AS e
         WHERE e.tx >= LEAST(pg_snapshot_xmax(has_lower_ids.base), has_lower_ids.last_horizon)
           AND e.tx < pg_snapshot_xmax(has_lower_ids.target)
           AND (e.tx >= pg_snapshot_xmax(has_lower_ids.base) OR e.tx = has_lower_ids.last_horizon)
           AND e.id + 0 <= has_lower_ids.after_id
-          AND pg_visible_in_snapshot(e.tx, has_lower_ids.target) AND is_own_number(e.tx, e.xmin))
+          AND pg_visible_in_snapshot(e.tx, has_lower_ids.target) AND is_own_number(e.tx, e.xmin));
+END
 $$;
 
 -- name: first_id_of
 -- The lowest id of the events of some transactions; NULL when they have none.
 CREATE OR REPLACE FUNCTION first_id_of(transactions xid8[]) RETURNS bigint
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-    SELECT min(e.id + 0) FROM events AS e WHERE e.tx = ANY (first_id_of.transactions)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN (SELECT min(e.id + 0) FROM events AS e WHERE e.tx = ANY (first_id_of.transactions));
+END
 $$;
 
 -- name: tick_start
@@ -82,13 +86,18 @@ $$;
 -- A snapshot of what is committed now. It counts the caller's own transaction as open, which pg_current_snapshot()
 -- does not: what the transaction still publishes has to come with a later tick.
 CREATE OR REPLACE FUNCTION committed_snapshot() RETURNS pg_snapshot
-LANGUAGE sql VOLATILE AS $$
-    SELECT CASE WHEN NOT pg_visible_in_snapshot(own.tx, now.snapshot) THEN now.snapshot
-        ELSE format('%s:%s:%s', LEAST(own.tx, pg_snapshot_xmin(now.snapshot)), pg_snapshot_xmax(now.snapshot), (
-            SELECT string_agg(x.tx::text, ',' ORDER BY x.tx)
-            FROM (SELECT pg_snapshot_xip(now.snapshot) AS tx UNION ALL SELECT own.tx) AS x))::pg_snapshot
-    END
-    FROM (SELECT pg_current_xact_id() AS tx) AS own, (SELECT pg_current_snapshot() AS snapshot) AS now
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    own xid8 := pg_current_xact_id();
+    now pg_snapshot := pg_current_snapshot();
+BEGIN
+    IF NOT pg_visible_in_snapshot(own, now) THEN
+        RETURN now;
+    END IF;
+    RETURN format('%s:%s:%s', LEAST(own, pg_snapshot_xmin(now)), pg_snapshot_xmax(now), (
+        SELECT string_agg(x.tx::text, ',' ORDER BY x.tx)
+        FROM (SELECT pg_snapshot_xip(now) AS tx UNION ALL SELECT own) AS x))::pg_snapshot;
+END
 $$;
 
 -- name: near_events
@@ -121,9 +130,10 @@ CREATE OR REPLACE FUNCTION append_chunks(
     OUT sequenced bigint, OUT seen bigint, OUT highest bigint, OUT due bigint, OUT due_id bigint, OUT due_left boolean,
     OUT grown bigint[]
 )
-LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET work_mem = '32MB'
 SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
     -- One statement in stages; what writes does so together.
     -- stage      | what it has                                                      | made from
     -- near       | the tick's next events by a walk along the primary key           | near_events()
@@ -259,8 +269,10 @@ SET plan_cache_mode = force_generic_plan AS $$
     )
     SELECT COALESCE(a.events, 0), r.seen, COALESCE(r.highest, (append_chunks.tick).last_id), t.due, t.due_id,
            t.due_left, COALESCE(a.grown, '{}')
+    INTO sequenced, seen, highest, due, due_id, due_left, grown
     FROM room AS r, taken AS t,
-        (SELECT sum(g.event_count) AS events, array_agg(g.partition_id) AS grown FROM appended AS g) AS a
+        (SELECT sum(g.event_count) AS events, array_agg(g.partition_id) AS grown FROM appended AS g) AS a;
+END
 $$;
 
 -- name: append_few
@@ -273,8 +285,9 @@ CREATE OR REPLACE FUNCTION append_few(
     due bigint, due_id bigint, now_due bigint,
     OUT done boolean, OUT sequenced bigint, OUT seen bigint, OUT highest bigint, OUT grown bigint[]
 )
-LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
     WITH fresh AS MATERIALIZED (
         SELECT e.id, e.partition_id, e.due_at
         FROM events AS e
@@ -315,7 +328,10 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
         ) AS g
         RETURNING partition_id
     )
-    SELECT t.done, t.seen, t.seen, t.highest, ARRAY(SELECT a.partition_id FROM appended AS a) FROM total AS t
+    SELECT t.done, t.seen, t.seen, t.highest, ARRAY(SELECT a.partition_id FROM appended AS a)
+    INTO done, sequenced, seen, highest, grown
+    FROM total AS t;
+END
 $$;
 
 -- name: sequence
@@ -414,26 +430,14 @@ BEGIN
 END
 $$;
 
--- name: is_other_era
--- Whether the transaction numbers of a tick belong to another cluster or timeline, or to a time that a restore has
--- undone. For a tick that repairs this is so, and already known. A counter that is below what the tick knows was set
--- back.
-CREATE OR REPLACE FUNCTION is_other_era(tick ticks) RETURNS boolean
-LANGUAGE sql VOLATILE AS $$
-    SELECT (i.system_identifier, i.timeline) IS DISTINCT FROM (a.system_identifier, a.timeline)
-        OR NOT (is_other_era.tick).repair
-        AND pg_snapshot_xmax((is_other_era.tick).target) > pg_snapshot_xmax(pg_current_snapshot())
-        OR c.last_value < (is_other_era.tick).chunk_id OR e.last_value < (is_other_era.tick).highest_id
-    FROM log_identity() AS i, current_era() AS a, chunks_id AS c, events_id AS e
-$$;
-
 -- name: nothing_open
 -- Whether no transaction but the sequencer's own was open when a tick was taken.
 CREATE OR REPLACE FUNCTION nothing_open(tick ticks) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT pg_snapshot_xmax((nothing_open.tick).target) >= (nothing_open.tick).horizon
-       AND NOT EXISTS (
-           SELECT FROM pg_snapshot_xip((nothing_open.tick).target) AS x (tx) WHERE x.tx <> (nothing_open.tick).horizon)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN pg_snapshot_xmax(tick.target) >= tick.horizon
+       AND NOT EXISTS (SELECT FROM pg_snapshot_xip(tick.target) AS x (tx) WHERE x.tx <> tick.horizon);
+END
 $$;
 
 -- name: is_quiet
@@ -442,19 +446,23 @@ $$;
 -- the last transaction that has ended, so the snapshot's end is checked too). No delayed event is due. And no event
 -- has come with an id from a counter that was set back, neither from a later transaction nor from the sequencer's.
 CREATE OR REPLACE FUNCTION is_quiet(issued bigint, now_due bigint) RETURNS boolean
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
-    SELECT t.complete AND NOT t.repair AND t.highest_id = is_quiet.issued
-       AND nothing_open(t)
-       AND NOT EXISTS (
-           SELECT FROM delayed AS d
-           WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
-       AND NOT EXISTS (SELECT FROM events AS e WHERE e.tx >= pg_snapshot_xmax(t.target) AND is_own_number(e.tx, e.xmin))
-       AND NOT (t.horizon < pg_snapshot_xmax(t.target) AND EXISTS (
-           SELECT FROM events AS e
-           WHERE e.tx = t.horizon AND NOT pg_visible_in_snapshot(e.tx, t.target) AND is_own_number(e.tx, e.xmin)))
-       AND NOT is_other_era(t)
-    FROM (SELECT * FROM ticks AS n ORDER BY n.id DESC LIMIT 1) AS t
+BEGIN
+    RETURN (
+        SELECT t.complete AND NOT t.repair AND t.highest_id = is_quiet.issued
+           AND nothing_open(t)
+           AND NOT EXISTS (
+               SELECT FROM delayed AS d
+               WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
+           AND NOT EXISTS (
+               SELECT FROM events AS e WHERE e.tx >= pg_snapshot_xmax(t.target) AND is_own_number(e.tx, e.xmin))
+           AND NOT (t.horizon < pg_snapshot_xmax(t.target) AND EXISTS (
+               SELECT FROM events AS e
+               WHERE e.tx = t.horizon AND NOT pg_visible_in_snapshot(e.tx, t.target) AND is_own_number(e.tx, e.xmin)))
+           AND NOT is_other_era(t)
+        FROM (SELECT * FROM ticks AS n ORDER BY n.id DESC LIMIT 1) AS t);
+END
 $$;
 
 -- name: next_tick
@@ -476,20 +484,5 @@ BEGIN
     tick.repair_era := 0;
     tick.repaired_id := 0;
     RETURN tick;
-END
-$$;
-
--- name: announce
--- Tells listening consumers, when the transaction commits, which partitions grew: in one NOTIFY of at most 4,000
--- bytes, else it says "all". It sends none while the queue of notices is more than half full, because a full queue
--- would make the commit fail. Consumers also look by themselves.
-CREATE OR REPLACE FUNCTION announce(grown bigint[]) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-DECLARE
-    names text := array_to_string(grown, ',');
-BEGIN
-    IF pg_notification_queue_usage() < 0.5 THEN
-        PERFORM pg_notify(current_schema() || '_log', CASE WHEN octet_length(names) <= 4000 THEN names ELSE 'all' END);
-    END IF;
 END
 $$;

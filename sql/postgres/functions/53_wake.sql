@@ -19,3 +19,18 @@ BEGIN
     RETURN true;
 END
 $$;
+
+-- name: announce
+-- Tells listening consumers, when the transaction commits, which partitions grew: in one NOTIFY of at most 4,000
+-- bytes, else it says "all". It sends none while the queue of notices is more than half full, because a full queue
+-- would make the commit fail. Consumers also look by themselves.
+CREATE OR REPLACE FUNCTION announce(grown bigint[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    names text := array_to_string(grown, ',');
+BEGIN
+    IF pg_notification_queue_usage() < 0.5 THEN
+        PERFORM pg_notify(current_schema() || '_log', CASE WHEN octet_length(names) <= 4000 THEN names ELSE 'all' END);
+    END IF;
+END
+$$;

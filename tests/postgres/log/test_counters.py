@@ -179,9 +179,7 @@ def test_sequences_are_given_once_though_the_index_begins_anew(
 
 def test_without_it_sequences_are_given_twice(connection: Connection, database_url: str) -> None:
     """Mutant: nobody remembers what the last pass knew."""
-    without_guard(
-        connection, "is_other_era", "c.last_value < (is_other_era.tick).chunk_id", "false"
-    )
+    without_guard(connection, "is_other_era", "c.last_value < tick.chunk_id", "false")
     without_guard(connection, "newest_chunk", "(SELECT t.chunk_id FROM", "(SELECT 0 FROM")
     try:
         found = _after_a_merge(connection, database_url)

@@ -323,8 +323,8 @@ def test_a_quiet_log_is_not_locked(connection: Connection, database_url: str) ->
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("x.tx <> (nothing_open.tick).horizon", "false"),
-        ("xmax((nothing_open.tick).target) >= (nothing_open.tick).horizon", "xmax('1:1:') = '1'"),
+        ("x.tx <> tick.horizon", "false"),
+        ("xmax(tick.target) >= tick.horizon", "xmax('1:1:') = '1'"),
         ("t.highest_id = is_quiet.issued", "true"),
         ("d.due <= is_quiet.now_due", "false"),
     ],
@@ -362,7 +362,7 @@ def test_what_is_quiet_is_told_exactly(
         return [*counts, drain(connection)]
 
     assert run("with the guard") == [0, 1, 1, 1, 1, 1]
-    without_guard(connection, "nothing_open" if "nothing_open" in old else "is_quiet", old, new)
+    without_guard(connection, "nothing_open" if "tick.horizon" in old else "is_quiet", old, new)
     # An event that came although no id was handed out would tell some of it too.
     without_guard(
         connection,
