@@ -13,7 +13,7 @@ from consumers.processes import Line
 from consumers.settings import Settings
 from penstock.consumer.process import drain_on_signals, log_to_stderr
 from penstock.consumer.supervisor import Supervisor
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import PenstockError, UsageError, error_text
 from penstock.upkeep import operations, service
 from penstock.upkeep.state import Calls, figures_of
 
@@ -31,7 +31,7 @@ def main() -> int:
     except Exception as error:
         line.send(
             {
-                "ended": getattr(error, "message", "") or f"{type(error).__name__}: {error}",
+                "ended": getattr(error, "message", "") or error_text(error),
                 "hint": error.hint if isinstance(error, PenstockError) else "",
                 "usage": isinstance(error, UsageError),
             }

@@ -17,6 +17,7 @@ from dagster_project.catalogue import Catalogue
 from dagster_project.common import of_database, table
 from ops import probes
 from ops.probes import Probe, Table, Verdict, World
+from penstock.errors import error_text
 from resources.database import DatabaseResource
 from resources.targets import ArchiveTargetResource
 
@@ -195,7 +196,7 @@ def _told(
         return tell(subject)
     except Exception as error:
         context.log.exception(subject)
-        return Verdict(passed=False, found={"error": f"{type(error).__name__}: {error}"})
+        return Verdict(passed=False, found={"error": error_text(error)})
 
 
 def result_of(

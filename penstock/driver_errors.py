@@ -82,7 +82,7 @@ def sqlstate_of(error: BaseException) -> str | None:
     if number is not None and number in _MYSQL_ERRNOS:
         return f"PS{number - MYSQL_ERRNO:03d}"
     for name in ("sqlstate", "pgcode"):
-        value = getattr(inner, name, None)
+        value = _attribute(inner, name)
         if isinstance(value, str):
             return value
     return None
@@ -99,11 +99,21 @@ def errno_of(error: BaseException) -> int | None:
 
 def driver_error(error: BaseException) -> BaseException:
     """The driver's own exception inside SQLAlchemy's or Django's, else the exception itself."""
-    inner = getattr(error, "orig", None)
+    inner = _attribute(error, "orig")
     found = inner if isinstance(inner, BaseException) else error
     # Django's errors, and those of SQLAlchemy's DB-API for asyncpg, are raised from the driver's.
     is_wrapped = type(found).__module__.partition(".")[0] in {"django", "sqlalchemy"}
     return found.__cause__ if is_wrapped and found.__cause__ is not None else found
+
+
+def _attribute(error: BaseException, name: str) -> object:
+    """An attribute of drivers' errors.  Other errors may raise when they are asked for it."""
+    try:
+        return getattr(error, name, None)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return None
 
 
 def from_database(error: BaseException, schema: str = DEFAULT_SCHEMA) -> PenstockError | None:

@@ -8,6 +8,7 @@ meaning.  Each error says what is wrong and, in
 
 from __future__ import annotations
 
+import threading
 from typing import ClassVar
 
 DEFAULT_SCHEMA = "penstock"
@@ -375,3 +376,32 @@ class PortTaken(UsageError):
 
 class SinkError(PenstockError):
     """A relay's sink failed; base class of what sinks raise."""
+
+
+def said(error: BaseException) -> str:
+    """What an error says.  It may be any library's: this cannot fail, whatever its ``str`` does."""
+    try:
+        return str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:
+        return f"(its text cannot be read: {type(problem).__name__})"
+
+
+def error_text(error: BaseException) -> str:
+    """The kind of an error and what it says, for logs, tables and pages."""
+    return f"{type(error).__name__}: {said(error)}"
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether an error ends the whole program, so that nobody may take it for a failure.
+
+    A signal raises such errors in the main thread: Python's, and Dagster's when it ends a run.
+    Raised elsewhere they come from the code that runs there.
+    """
+    kinds = {each.__name__ for each in type(error).__mro__}
+    is_one = not kinds.isdisjoint(_INTERRUPTIONS)
+    return is_one and threading.current_thread() is threading.main_thread()
+
+
+_INTERRUPTIONS = frozenset({"KeyboardInterrupt", "DagsterExecutionInterruptedError"})

@@ -42,7 +42,7 @@ from penstock.archive.table import ArchiveFile, ArchiveTable
 from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.database.transactions import transaction_on
-from penstock.errors import CopyDamaged, EpochError
+from penstock.errors import CopyDamaged, EpochError, error_text
 from penstock.records import LogEpoch
 
 _ATTEMPTS = 20
@@ -278,7 +278,7 @@ def _batches(
         for batch in found:
             yield with_epoch(batch, *rows.key)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise _damaged(table, rows.key, f"{type(error).__name__}: {error}") from error
+        raise _damaged(table, rows.key, error_text(error)) from error
 
 
 def _require(run: Erasing, table: ArchiveTable, key: EpochKey, before: str, after: str) -> None:

@@ -26,7 +26,7 @@ from penstock.archive.contents import contents_of, read_contents, require_held
 from penstock.archive.format import CHECKSUM_KEY, CONTENTS_KEY, PARTITION_COLUMNS
 from penstock.archive.markers import is_there
 from penstock.archive.reader import read_rows
-from penstock.errors import TargetUnavailable
+from penstock.errors import TargetUnavailable, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -114,7 +114,7 @@ def read_copy(plan: EpochPlan, target: Target) -> CopyReading:
     except TargetUnavailable as error:
         damage, is_away = str(error), True
     except (OSError, ValueError, pa.ArrowException) as error:
-        damage = f"{type(error).__name__}: {error}"
+        damage = error_text(error)
     found = seen.event_count, seen.first_sequence, seen.last_sequence, seen.hexdigest()
     sealed = plan.event_count, plan.first_sequence, plan.last_sequence, plan.checksum
     if not damage and found != sealed:

@@ -29,6 +29,7 @@ from penstock.errors import (
     SinkError,
     StaleAttempt,
     TargetUnavailable,
+    error_text,
 )
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def _work(job: Job, make: Callable[[Job], Worker]) -> BackfillRun:
             raise
         unexpected = None if isinstance(error, PenstockError) else error
         log.warning("backfill %s failed: %s", job.claim.request, error, exc_info=unexpected)
-        return _failed(job, f"{type(error).__name__}: {error}")
+        return _failed(job, error_text(error))
     return _result(job, "done")
 
 

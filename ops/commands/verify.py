@@ -25,7 +25,7 @@ from ops.probes import (
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, show, show_json
 from penstock.database import connect
-from penstock.errors import TopicNotFound
+from penstock.errors import TopicNotFound, error_text
 from penstock.topics import names
 
 _MOST_SHOWN = 3
@@ -126,7 +126,7 @@ def _of_each(world: World, probe: Probe, subjects: Iterable[str]) -> Iterator[Pr
         try:
             verdict = tell(each)
         except Exception as error:
-            verdict = Verdict(False, {"error": f"{type(error).__name__}: {error}"}, is_error=True)
+            verdict = Verdict(False, {"error": error_text(error)}, is_error=True)
         yield Probed(probe.name, each, verdict)
 
 

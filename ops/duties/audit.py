@@ -26,6 +26,7 @@ from penstock.errors import (
     InvalidArgument,
     InvalidPartition,
     LogBehind,
+    error_text,
 )
 from penstock.topics.names import partition_ranges
 
@@ -123,7 +124,7 @@ def _read_here(setup: Setup, unit: Unit, seen: Seen) -> Outcome:
                 problem = "the rest was not read"
                 break
     except (BelowLowSequence, CopyDamaged, EpochMissing, LogBehind) as error:
-        problem = f"{type(error).__name__}: {error}"
+        problem = error_text(error)
     return _outcome(unit, found, doubles, problem, time.monotonic() - started)
 
 

@@ -14,6 +14,7 @@ from ops.duties.setup import Setup
 from ops.duties.units import DONE, FAILED, LEFT, MAIN, Outcome, Unit, as_json
 from ops.duties.work import this_process
 from penstock import database, subscriptions
+from penstock.errors import error_text
 from penstock.records import as_time
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ def archive(
                 for each in error.failed
             ]
         except Exception as error:
-            outcomes.append(Outcome(unit, FAILED, 0, 0.0, f"{type(error).__name__}: {error}"))
+            outcomes.append(Outcome(unit, FAILED, 0, 0.0, error_text(error)))
         else:
             outcomes += _copied(unit, made)
     return outcomes

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ops.duties.setup import Setup
 from ops.duties.units import DONE, FAILED, LEFT, Outcome, Unit, as_json
 from penstock import database
-from penstock.errors import ConfigurationError, PenstockError, RetentionRefused
+from penstock.errors import ConfigurationError, PenstockError, RetentionRefused, error_text
 
 if TYPE_CHECKING:
     from ops.backfill.running import Workers
@@ -51,7 +51,7 @@ def do_unit(unit: Unit, setup: Setup) -> Outcome:
     except Exception as error:
         if not isinstance(error, PenstockError):
             log.warning("%s failed with an unexpected error", unit, exc_info=error)
-        did = Did(0, state=FAILED, error=f"{type(error).__name__}: {error}")
+        did = Did(0, state=FAILED, error=error_text(error))
     seconds = round(time.monotonic() - started, 3)
     return Outcome(
         unit, did.state, did.events, seconds, did.error, as_json(did.result), this_process()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ops.sinks.base import Block, EventRefused, Sink
 from penstock import database
 from penstock.database import sessions
-from penstock.errors import BelowLowSequence, LogBehind, PenstockError
+from penstock.errors import BelowLowSequence, LogBehind, PenstockError, error_text, is_interruption
 from penstock.publishing.rows import MAX_ATTEMPTS
 from penstock.records import Event, Lease
 from penstock.subscriptions import stream
@@ -98,7 +98,9 @@ def relay_once(
             _refuse_exhausted(block, opened.attempt)
             sink.send_block(block)
             break
-        except Exception as error:  # every failure is counted, or it would repeat unseen
+        except BaseException as error:  # every failure is counted, or it would repeat unseen
+            if is_interruption(error):
+                raise
             if block is None and database.is_unavailable(error):
                 raise  # without the database, no failure can be counted
             # Refusing an event that is not in the block would repeat for ever, so it is a failure.
@@ -109,7 +111,7 @@ def relay_once(
                 opened = replace(opened, reopened=True)
                 continue
             wait = work.failed(opened, error, backoff)
-            return BlockResult(0, opened.last_sequence, dead, wait, _text(error))
+            return BlockResult(0, opened.last_sequence, dead, wait, error_text(error))
     work.commit(opened, sink)
     return BlockResult(len(block.events), opened.last_sequence, dead)
 
@@ -267,7 +269,7 @@ class _Work:
                 reason=refused.reason,
             )
 
-    def failed(self, opened: _Opened, error: Exception, backoff: Backoff) -> float:
+    def failed(self, opened: _Opened, error: BaseException, backoff: Backoff) -> float:
         if not isinstance(error, PenstockError):
             log.error("a block failed with an unexpected error", exc_info=error)
         rows = database.call(
@@ -275,7 +277,7 @@ class _Work:
             "relay_failure",
             **self._fence(),
             block_id=opened.block_id,
-            error=_text(error),
+            error=error_text(error),
             base_seconds=backoff.base_seconds,
             max_seconds=backoff.max_seconds,
         )
@@ -288,7 +290,3 @@ class _Work:
             "partition_id": self.lease.partition_id,
             "lease_epoch": self.lease.lease_epoch,
         }
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

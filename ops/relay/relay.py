@@ -24,7 +24,7 @@ from ops.relay.pauses import Pauses
 from ops.sinks.base import Sink
 from penstock import subscriptions
 from penstock.database.backoff import doubled
-from penstock.errors import LogBehind, PenstockError, StaleLease, TopicNotFound
+from penstock.errors import LogBehind, PenstockError, StaleLease, TopicNotFound, error_text
 from penstock.leases.held import HeldLeases
 from penstock.leases.keepers import keeper_for
 from penstock.leases.loop import Rounds
@@ -179,7 +179,7 @@ class Relay(Rounds):
                 self._compared.pop(lease.partition_id, None)
             shortest, longest = self._backoff.base_seconds, self._backoff.max_seconds
             pause = doubled(self.pauses.attempts(lease) + 1, shortest, longest)
-            self._pause(lease, pause, f"{type(error).__name__}: {error}")
+            self._pause(lease, pause, error_text(error))
             return 0
         if result is None:
             self.pauses.end(lease)

@@ -27,7 +27,7 @@ from penstock.archive.format import (
 from penstock.archive.markers import is_there
 from penstock.archive.stores import Store
 from penstock.archive.targets import Target
-from penstock.errors import CopyDamaged, InvalidArgument, TargetUnavailable
+from penstock.errors import CopyDamaged, InvalidArgument, TargetUnavailable, error_text
 
 #: The columns of a file of layout 1, and of layout 2.
 _COLUMNS = [
@@ -62,7 +62,7 @@ def read_copy(
             expected += batch.num_rows
             yield _of_copy(batch, copy)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise _damaged(target, copy, f"{type(error).__name__}: {error}") from error
+        raise _damaged(target, copy, error_text(error)) from error
     if expected != last_sequence + 1:
         raise _damaged(target, copy, f"it ends before sequence {expected}")
 

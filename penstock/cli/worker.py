@@ -17,7 +17,7 @@ from penstock.consumer import process
 from penstock.consumer.app import App
 from penstock.consumer.supervisor import Supervisor
 from penstock.database import config
-from penstock.errors import ConfigurationError, UsageError
+from penstock.errors import ConfigurationError, UsageError, said
 from penstock.upkeep.options import options_of
 from penstock.upkeep.settings import ServiceSettings, worker_settings
 
@@ -55,7 +55,7 @@ def worker(
     except UsageError:
         raise
     except Exception as error:  # it ended all
-        logger.error("a consumer cannot go on: %s", error)
+        logger.error("a consumer cannot go on: %s", said(error))
         raise typer.Exit(process.EXIT_REFUSED) from error
     finally:
         watch.close()

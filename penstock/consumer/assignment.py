@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.consumer.in_flight import InHand, Unit, by_key, whole_partition
 from penstock.consumer.options import TopicPartition
+from penstock.errors import is_interruption
 from penstock.records import Lease
 
 if TYPE_CHECKING:
@@ -133,7 +134,9 @@ class Assignment:
             return
         try:
             self._executor.tell(callback, said)
-        except Exception as error:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             self._stats.failed(error)
             log.exception("%s of the consumer failed", getattr(callback, "__name__", callback))
 

@@ -33,7 +33,7 @@ from penstock.consumer.retrying import Retrier
 from penstock.consumer.signals import stopped_by_signals
 from penstock.consumer.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
 from penstock.consumer.working import Connections, HandlerRolledBack
-from penstock.errors import PenstockError, StaleLease
+from penstock.errors import PenstockError, StaleLease, said
 from penstock.leases.held import HeldLeases
 from penstock.leases.keeper import Keeper
 from penstock.leases.keepers import keeper_for
@@ -272,16 +272,17 @@ class Consumer(Rounds):
 
     def _cut_off(self, unit: Unit, error: BaseException | None, outlived: bool) -> PenstockError:
         """The loop's own connection was lost while a handler used it: the error to raise."""
+        text = said(error) if error is not None else ""
         if outlived and unit.letter is None:
             error = OutlivedLease(
-                f"the work on {len(unit.events)} events took longer than the lease: {error}",
+                f"the work on {len(unit.events)} events took longer than the lease: {text}",
                 hint="use a smaller batch_size, or a longer lease:"
                 " penstock.stream.configure_subscription",
             )
             self.retrier.postpone_unit(unit, error)
         else:
             self.retrier.put_down(unit)
-        return ConnectionLost(str(error))
+        return ConnectionLost(text)
 
     # -- handlers that take too long ------------------------------------------------------------
 

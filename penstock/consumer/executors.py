@@ -20,7 +20,7 @@ from penstock.consumer.handler import Handling
 from penstock.consumer.working import Connections
 from penstock.database import sessions
 from penstock.database.wake import Wake
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, is_interruption
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -96,9 +96,6 @@ class Outcome(Generic[U, B]):
 
 class Executor(ABC, Generic[U, B]):
     """Runs up to so many units at once."""
-
-    #: What a handler raises that has not handled it.  SystemExit does not end the consumer.
-    _failures: tuple[type[BaseException], ...] = (Exception, SystemExit)
 
     def __init__(
         self,
@@ -249,7 +246,11 @@ class Executor(ABC, Generic[U, B]):
                     unit.began = self._clock()
                     if self._is_over(unit, until):
                         break
-        except self._failures as error:
+        except BaseException as error:
+            # All are failures, SystemExit and an extension's panic too: an event that ended the
+            # consumer would be tried again by the next one, and never be given up.
+            if is_interruption(error):
+                raise
             return failed(unit, batch, error)
         return Outcome(unit, batch)
 
@@ -274,9 +275,6 @@ class InlineExecutor(Executor[U, B]):
 
 class ThreadExecutor(Executor[U, B]):
     """Threads, each with a connection that opens when a handler first asks for one."""
-
-    #: All: nobody would hear of a thread that has ended, and its unit would be under way for ever.
-    _failures = (BaseException,)
 
     def __init__(self, *given: Any, connect: Callable[[], Connection], **options: Any) -> None:
         super().__init__(*given, **options)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.consumer.delivery import HandlerTimedOut
 from penstock.consumer.executors import Outcome
 from penstock.consumer.queue_delivery import Claim, InHand
-from penstock.errors import StaleReceipt
+from penstock.errors import StaleReceipt, error_text
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Receipt
 from penstock.subscriptions.verdicts import AGAIN, DISCARD, again
@@ -93,7 +93,7 @@ class Settler:
             self._stats.failed(error)
             self._stats.timeouts += isinstance(error, HandlerTimedOut)
             log.error("handler failed at %s", _place(unit), exc_info=error)
-            verdict = again(reason=f"{type(error).__name__}: {error}")
+            verdict = again(reason=error_text(error))
         is_locked = unit.abandoned and unit.in_use > 0
         if outcome.batch.acknowledged or is_locked or isinstance(error, StaleReceipt):
             return

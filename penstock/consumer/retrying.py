@@ -20,7 +20,7 @@ from penstock.consumer.delivery import HandlerTimedOut
 from penstock.consumer.in_flight import SUSPECT_GROUP, InHand, Unit
 from penstock.consumer.reading import MAX_AHEAD
 from penstock.database.backoff import doubled
-from penstock.errors import NotRedriven, PenstockError, StaleLease, TooManyParked
+from penstock.errors import NotRedriven, PenstockError, StaleLease, TooManyParked, error_text
 from penstock.records import Event
 from penstock.subscriptions import dead_letters, policies, stream
 from penstock.subscriptions.policies import SubscriptionPolicy
@@ -356,7 +356,7 @@ class Retrier:
                 dead_letters.finish_redriven(connection, self._keeper.member, letter)
             elif error is not None:
                 self._note_failure(unit, error, ", a dead letter again")
-                reason = f"{type(error).__name__}: {error}"
+                reason = error_text(error)
                 dead_letters.fail_redriven(connection, self._keeper.member, letter, reason)
             self._look_at_parked(connection, each)
         except NotRedriven as gone:  # finished before it raised, dropped, or taken elsewhere
@@ -409,7 +409,7 @@ class Failures:
         """Count a failed attempt.  With no attempts left, the event is due now, to be given up."""
         found = self._failing.setdefault((partition_id, sequence), Failure())
         found.attempts += 1
-        found.reason = f"{type(error).__name__}: {error}"
+        found.reason = error_text(error)
         exhausted = found.attempts >= policy.max_attempts
         found.due = now if exhausted else now + _pause(found.attempts, policy, self._rng)
         return found

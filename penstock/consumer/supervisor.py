@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.consumer.worker import Worker
 from penstock.database.backoff import backoff
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import PenstockError, UsageError, error_text, said
 
 logger = logging.getLogger(__name__)
 
@@ -121,11 +121,11 @@ class Supervisor:
             each.turned = started = self._clock()
             try:
                 each.worker.run(self._stop)
-            except Exception as error:
+            except BaseException as error:  # nobody would hear of a thread that has ended
                 each.turned = self._clock()
-                each.error = f"{type(error).__name__}: {error}"
+                each.error = error_text(error)
                 if self._ends_all(error, each.turned - started):
-                    self._fatal = self._fatal or error
+                    self._fatal = self._fatal or _as_exception(error)
                     self._stop.set()
                     self.stop()
                     return
@@ -136,7 +136,7 @@ class Supervisor:
                 _report(each.worker.name, error, pause)
                 self._stop.wait(pause)
 
-    def _ends_all(self, error: Exception, ran_seconds: float) -> bool:
+    def _ends_all(self, error: BaseException, ran_seconds: float) -> bool:
         """Whether this failure ends all workers.
 
         A failure at the start does, so that the operator sees it: a wrong call stays wrong.  A call
@@ -148,6 +148,11 @@ class Supervisor:
         return self._clock() - self._begun < STARTED_AFTER_SECONDS
 
 
-def _report(name: str, error: Exception, pause: float) -> None:
+def _as_exception(error: BaseException) -> Exception:
+    """What the program raises at its end: an exit or an interruption would end it in silence."""
+    return error if isinstance(error, Exception) else PenstockError(error_text(error))
+
+
+def _report(name: str, error: BaseException, pause: float) -> None:
     trace = None if isinstance(error, PenstockError) else error
-    logger.error("%s failed, again in %.1f s: %s", name, pause, error, exc_info=trace)
+    logger.error("%s failed, again in %.1f s: %s", name, pause, said(error), exc_info=trace)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.consumer.delivery import HandlerTimedOut
 from penstock.consumer.executors import B, Executor, Outcome, U, failed
 from penstock.database.async_connections import connect_async
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, is_interruption
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -187,7 +187,13 @@ class TaskExecutor(Executor[U, B]):
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._run(unit), context=self._context.copy())
         self._tasks[task] = unit
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that was cancelled before it began has no outcome yet."""
+        unit = self._tasks.pop(task)
+        if task.cancelled() and unit.ended is None:
+            self._post(self._cancelled(unit, self._deliver(unit, self)))
 
     async def _run(self, unit: U) -> None:
         if unit.abandoned:
@@ -208,12 +214,20 @@ class TaskExecutor(Executor[U, B]):
             log.warning("%s", late)
             return Outcome(unit, batch)  # its events that are not done come again
         except asyncio.CancelledError:
-            # The application cancelled it: the event comes again.
-            return Outcome(unit, batch, HandlerTimedOut("the handler was cancelled"))
-        except KeyboardInterrupt:
-            raise  # Ctrl-C, which Python raises in whatever runs just then
+            return self._cancelled(unit, batch)
         except BaseException as error:
+            if is_interruption(error):
+                raise
             return failed(unit, batch, error)
+
+    def _cancelled(self, unit: U, batch: B) -> Outcome[U, B]:
+        """The application cancelled it: the event comes again.  While it ends, that is no attempt.
+
+        An event loop that ends cancels all its tasks.
+        """
+        if self._stopping():
+            return Outcome(unit, batch)
+        return Outcome(unit, batch, HandlerTimedOut("the handler was cancelled"))
 
     async def _handle_async(self, unit: U, batch: B) -> None:
         call = self.handling.call

@@ -24,6 +24,7 @@ from penstock.errors import (
     DatabaseUnavailable,
     PenstockError,
     StaleLease,
+    error_text,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class LoopStats:
         """Count a failure, and log it if it is an expected one."""
         self.last_round = time.monotonic()
         self.failures += 1
-        self.last_error = f"{type(error).__name__}: {error}"
+        self.last_error = error_text(error)
         if isinstance(error, PenstockError) or database.is_unavailable(error):
             log.warning("%s", self.last_error)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.database.dialect import Bell, Ear
 from penstock.database.wake import Wake
+from penstock.errors import said
 
 _MEMORY_PAUSE_SECONDS = 0.02
 
@@ -43,7 +44,7 @@ class MemoryWork:
         return bool(connection.commits_by_itself)
 
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
-        return "outlived its lease" in str(error)
+        return "outlived its lease" in said(error)
 
     def listen(self, connection: Any) -> Ear:
         return _MemoryEar()

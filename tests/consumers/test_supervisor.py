@@ -13,7 +13,7 @@ import pytest
 
 from penstock.consumer import supervisor as module
 from penstock.consumer.supervisor import Supervisor
-from penstock.errors import DuplicateSession, SubscriptionNotFound
+from penstock.errors import DuplicateSession, PenstockError, SubscriptionNotFound
 from tests.consumers.process import until
 
 
@@ -35,7 +35,7 @@ class Puppet:
         self.clock = clock
         self.turned = clock()
         self.starts = 0
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self.stopped = threading.Event()
         self.stubborn: threading.Event | None = None
 
@@ -85,14 +85,14 @@ def pair(clock: Clock) -> Iterator[tuple[Supervisor, Puppet, Puppet]]:
         if each.stubborn is not None:
             each.stubborn.set()
     supervisor.stop()
-    with contextlib.suppress(DuplicateSession, SubscriptionNotFound):  # the test has seen it
+    with contextlib.suppress(PenstockError):  # the test has seen it
         assert supervisor.drain(30)
 
 
 Pair = tuple[Supervisor, Puppet, Puppet]
 
 
-def fail(supervisor: Supervisor, worker: Puppet, error: Exception) -> None:
+def fail(supervisor: Supervisor, worker: Puppet, error: BaseException) -> None:
     """Let the worker fail, and wait until it runs again."""
     starts = worker.starts
     worker.failure = error
@@ -122,6 +122,33 @@ def test_a_failure_later_is_a_restart_of_that_worker_only(
     supervisor.stop()
     supervisor.wait()
     assert supervisor.drain(30)
+
+
+class Silent(BaseException):
+    """No Exception, and nobody can ask it what it says."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize("kind", [Silent, SystemExit, KeyboardInterrupt])
+def test_whatever_ends_a_worker_it_is_started_again(
+    pair: Pair, clock: Clock, bounds: list[float], kind: type[BaseException]
+) -> None:
+    """Its thread ended, and the program lived on without it.  Guard: Supervisor._keep."""
+    supervisor, one, two = pair
+    clock.now += module.STARTED_AFTER_SECONDS + 1
+    fail(supervisor, one, kind())
+    assert (one.starts, two.starts, supervisor.states()[0][1]) == (2, 1, 1)
+
+
+def test_whatever_ends_a_worker_at_the_start_is_told(pair: Pair, clock: Clock) -> None:
+    """An exit would end the program in silence.  Guard: _as_exception."""
+    supervisor, one, _ = pair
+    one.failure = Silent()
+    supervisor.wait()
+    with pytest.raises(PenstockError, match=r"Silent: \(its text cannot be read: ValueError\)"):
+        supervisor.drain(30)
 
 
 def test_the_pause_doubles_up_to_a_bound_and_forgets_after_good_times(

@@ -387,7 +387,7 @@ class Odd(BaseException):
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("kind", [Odd, SystemExit, asyncio.CancelledError, GeneratorExit])
 def test_whatever_a_handler_raises_is_a_failure(kind: type[BaseException], is_async: bool) -> None:
-    """Its event would be under way for ever.  Guard: _failures of the executors."""
+    """Its event would be under way for ever.  Guard: Executor._called."""
     script = Script(2)
 
     def handle(delivery: QueueDelivery) -> None:

@@ -9,6 +9,7 @@ from penstock.database import config
 from penstock.database.dialect import Bell, Ear
 from penstock.database.postgres.connection import is_own_session
 from penstock.database.wake import Wake
+from penstock.errors import said
 
 _IDLE, _IN_ERROR = 0, 3  # libpq's PQTRANS_IDLE and PQTRANS_INERROR
 
@@ -69,7 +70,8 @@ class PostgresWork:
         return bool(connection.autocommit and connection.info.transaction_status == _IDLE)
 
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
-        return _OUTLIVED in str(error) and "timeout" in str(error)
+        text = said(error)
+        return _OUTLIVED in text and "timeout" in text
 
     def listen(self, connection: Any) -> Ear:
         return _PostgresEar(connection)
