@@ -70,7 +70,9 @@ def subscribe_queue(
 @statement
 def configure_queue(tx: Transaction, subscription: str, settings: str) -> list[Row]:
     """Sets settings of a queue."""
-    owner, present = find_queue(tx, subscription)
+    owner, _ = find_queue(tx, subscription)
+    tx.lock(("queue", owner.subscription_id))
+    _, present = find_queue(tx, subscription)
     wanted = json.loads(settings)
     for name, value in wanted.items():
         if not _is_possible(name, value):
@@ -78,8 +80,8 @@ def configure_queue(tx: Transaction, subscription: str, settings: str) -> list[R
                 InvalidArgument, f"the setting {name[:100]} of a queue cannot be {value!r}"
             )
     order = wanted.get("order", present.order)
-    begun = any(key[0] == owner.subscription_id for key in tx.rows("queue_events"))
-    if order != present.order and (begun or present.order == "key"):
+    in_hand = any(not each.done for each in unfinished_rows(tx, owner).values())
+    if order != present.order and (in_hand or present.order == "key"):
         text = f"the order of a queue that has events in hand cannot become {order}"
         raise refused(InvalidArgument, text)
     tx.put("queues", owner.subscription_id, replace(present, **wanted))
@@ -102,7 +104,7 @@ def receive(
     seconds = settings.visibility_seconds if visibility_seconds is None else visibility_seconds
     if not (1 <= max_events <= _MOST_RECEIVED and 0 <= seconds <= _LONGEST_CLAIM):
         raise refused(InvalidArgument, f"cannot receive {max_events} events for {seconds} seconds")
-    if owner.paused:
+    if owner.paused or not tx.lock(("queue", owner.subscription_id), wait=False):
         return []
     _end_claims(tx, owner, settings)
     _move_positions(tx, owner)
@@ -285,6 +287,7 @@ def redrive(tx: Transaction, subscription: str, letter_ids: Sequence[int] | None
     owner = find_subscription(tx, subscription)
     if owner.mode != "queue":
         return one(dead_letters.redriven(tx, subscription, letter_ids))
+    tx.lock(("queue", owner.subscription_id))
     _, settings = find_queue(tx, subscription)
     now, again = tx.store.clock.now(), 0
     for key, letter in sorted(tx.rows("dead_letters").items()):

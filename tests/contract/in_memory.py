@@ -150,6 +150,12 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "test_without_a_guard_it_fails": MUTANT,
     },
     "test_model": {},
+    "test_settings": {
+        "test_an_old_snapshot_sets_nothing": ISOLATION,
+        "test_without_the_guard_it_sets_the_order": MUTANT,
+        "test_without_another_look_one_of_them_is_lost": MUTANT,
+        "test_without_the_lock_they_do_not_see_each_other": MUTANT,
+    },
 }
 
 

@@ -85,6 +85,10 @@ BEGIN
     DECLARE bad, wanted VARCHAR(100);
     {{on error: CALL undo_call()}}
     CALL begin_call('configure_queue()');
+    CALL require_read_committed('configure_queue()');
+    CALL require_queue(subscription, 'consume', owner_id);
+    -- A redrive locks the same row, so it sees the order that is set here, or this sees what it has brought back.
+    SET owner_id = (SELECT s.id FROM subscriptions AS s WHERE s.id = owner_id FOR UPDATE);
     CALL require_queue(subscription, 'consume', owner_id);
     IF COALESCE(JSON_TYPE(settings), '') <> 'OBJECT' THEN
         CALL refuse('PS006', 'the settings of a queue are not a JSON object');

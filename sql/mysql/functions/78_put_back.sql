@@ -191,10 +191,9 @@ END;
 CREATE PROCEDURE redrive_queue(owner_id BIGINT, letter_ids JSON, OUT changed BIGINT)
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
-    DECLARE letter BIGINT;
+    DECLARE letter, locked BIGINT;
     DECLARE inserted INT;
-    DECLARE done BOOLEAN DEFAULT FALSE;
-    DECLARE ordered BOOLEAN DEFAULT keeps_order(owner_id);
+    DECLARE done, ordered BOOLEAN DEFAULT FALSE;
     DECLARE letters CURSOR FOR
         SELECT d.id FROM dead_letters AS d
         WHERE d.subscription_id = owner_id AND (letter_ids IS NULL OR d.id IN (
@@ -202,6 +201,9 @@ BEGIN
         ORDER BY d.partition_id, d.history, d.sequence;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     SET changed = 0;
+    -- Who sets the order locks this row too, and counts what is in hand.
+    SELECT MAX(s.id) INTO locked FROM subscriptions AS s WHERE s.id = owner_id LOCK IN SHARE MODE;
+    SET ordered = keeps_order(owner_id);
     OPEN letters;
     each_letter: LOOP
         FETCH letters INTO letter;

@@ -67,7 +67,7 @@ END
 $$;
 
 -- name: configure_queue
--- Sets settings of a queue, given as JSON; the others stay. Raises PS006, PS013, PS042.
+-- Sets settings of a queue, given as JSON; the others stay. Raises PS006, PS013, PS018, PS042.
 CREATE OR REPLACE FUNCTION configure_queue(subscription text, settings jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -75,6 +75,11 @@ DECLARE
     bad record;
 BEGIN
     PERFORM commit_durably();
+    PERFORM require_read_committed('configure_queue()');
+    -- A redrive locks the same row, so it sees the order that is set here, or this sees what it has brought back.
+    PERFORM FROM subscriptions AS s WHERE s.id = present.subscription_id FOR NO KEY UPDATE;
+    -- As they are under the lock: somebody else may have set some of them meanwhile.
+    present := require_queue(subscription, 'consume');
     SELECT g.key, g.value INTO bad
     FROM jsonb_each(configure_queue.settings - 'order') AS g
     LEFT JOIN queue_bounds() AS b ON b.setting = g.key

@@ -131,9 +131,12 @@ $$;
 CREATE OR REPLACE FUNCTION redrive_queue(owner_id bigint, letter_ids bigint[]) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
-    ordered boolean := (SELECT q."order" = 'key' FROM queues AS q WHERE q.subscription_id = owner_id);
+    ordered boolean;
     changed bigint;
 BEGIN
+    -- Who sets the order locks this row too, and counts what is in hand.
+    PERFORM FROM subscriptions AS s WHERE s.id = owner_id FOR SHARE;
+    ordered := (SELECT q."order" = 'key' FROM queues AS q WHERE q.subscription_id = owner_id);
     WITH gone AS (
         DELETE FROM dead_letters AS d
         WHERE d.subscription_id = owner_id AND (letter_ids IS NULL OR d.id = ANY (letter_ids))

@@ -179,7 +179,7 @@ $$;
 
 -- name: release_rehydrated
 -- Takes log epochs of a topic away again that were brought back so many seconds ago, oldest first, at most max_epochs
--- (1 to 1,000). One that a subscription has not passed stays. Returns how many went. Raises PS002, PS006.
+-- (1 to 1,000). One that a subscription has not passed stays. Returns how many went. Raises PS002, PS006, PS018.
 CREATE OR REPLACE FUNCTION release_rehydrated(
     topic text, older_than_seconds double precision DEFAULT 0, max_epochs integer DEFAULT 100
 ) RETURNS integer
@@ -189,6 +189,7 @@ DECLARE
     epoch rehydrated_epochs%ROWTYPE;
     released integer := 0;
 BEGIN
+    PERFORM require_read_committed('release_rehydrated()');
     IF max_epochs IS NULL OR max_epochs NOT BETWEEN 1 AND 1000
         OR older_than_seconds IS NULL OR NOT (older_than_seconds BETWEEN 0 AND 1e9) THEN
         PERFORM refuse('PS006', format('a release of %s log epochs of %s s ago', max_epochs, older_than_seconds),

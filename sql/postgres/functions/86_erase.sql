@@ -59,7 +59,7 @@ $$;
 
 -- name: begin_erasure
 -- Opens an erasure of one event or of all events of one key, and returns its id; one that is open already for the same
--- is gone on with. replace_key: the key is erased too. The key itself is not kept. Raises PS002, PS006.
+-- is gone on with. replace_key: the key is erased too. The key itself is not kept. Raises PS002, PS006, PS018.
 CREATE OR REPLACE FUNCTION begin_erasure(
     topic text, event_id uuid, key text, reason text, replace_key boolean DEFAULT false
 ) RETURNS uuid
@@ -69,6 +69,7 @@ DECLARE
     found_id uuid;
 BEGIN
     PERFORM commit_durably();
+    PERFORM require_read_committed('begin_erasure()');
     PERFORM require_erasure_target(event_id, key);
     IF reason IS NULL OR btrim(reason) = '' OR char_length(reason) > 1000 THEN
         PERFORM refuse('PS006', 'the reason of an erasure has not 1 to 1,000 characters',

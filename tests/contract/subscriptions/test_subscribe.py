@@ -208,6 +208,18 @@ def test_what_relies_on_a_lock_refuses_an_old_snapshot(db: ContractDatabase, lev
         lambda other: stream.subscribe(other, "another", [STREAM]),
         lambda other: stream.seek(other, SUBSCRIPTION, STREAM, 0, "earliest"),
         lambda other: database.call(other, "clean", topic=STREAM, run=None),
+        lambda other: database.call(
+            other, "release_rehydrated", topic=STREAM, older_than_seconds=0, max_epochs=1
+        ),
+        lambda other: database.call(
+            other,
+            "begin_erasure",
+            topic=STREAM,
+            event_id=None,
+            key="a",
+            reason="asked",
+            replace_key=False,
+        ),
     ]
     for verb in verbs:
         other = db.connect()
