@@ -25,7 +25,9 @@ SERVERS_OPTIONAL := $(BIN)/python -m tools.servers all fetch >/dev/null || true
 
 # Where `make dev` keeps its state: its own, or what `make demo` left.
 STATE := $(CURDIR)/.penstock$(if $(DEMO),/demo)
-DEMO_SETTINGS := $(if $(DEMO),PENSTOCK_EMBEDDED_DIRECTORY="$(STATE)/postgres" PENSTOCK_POLICIES="$(STATE)/policies.yaml")
+# The demo's policies are for the demo's database, whatever the environment names.
+NO_DATABASE := PENSTOCK_DATABASE_URL= DB_TYPE= DB_HOST= DB_PORT= DB_NAME= DB_USER= DB_PASSWORD=
+DEMO_SETTINGS := $(if $(DEMO),$(NO_DATABASE) PENSTOCK_EMBEDDED_DIRECTORY="$(STATE)/postgres" PENSTOCK_POLICIES="$(STATE)/policies.yaml")
 
 .PHONY: help
 help: ## Show this list

@@ -11,8 +11,8 @@ from ops.archive.overview import archived_topics
 from ops.backfill.asking import by_hand, due_requests
 from ops.lateness import QUEUE, lateness
 from ops.policies.checks import REFERENCE
-from ops.policies.file import Policies, RelayPolicy
-from ops.policies.policy import HAND, Drift, drift, in_shell, to_database
+from ops.policies.file import HAND, Policies, RelayPolicy
+from ops.policies.policy import Drift, drift, in_shell, to_database
 from penstock import log
 from penstock.database import call
 from penstock.doctor.findings import Finding, Severity, error, shell, warning
@@ -189,15 +189,22 @@ def _requests(connection: Any) -> Iterator[Finding]:
 
 def _policies(connection: Any, policies: Policies) -> Iterator[Finding]:
     for each in drift(connection, policies):
-        is_by_hand = each.origin == HAND
         yield warning(
             each.name or each.subject,
             f"{each.setting}: the policy file says {each.wanted}, the database has {each.found}"
-            + (" (set by hand)" if is_by_hand else ""),
-            "penstock policy apply"
-            if each.mendable
-            else f"penstock policy diff  # write it into the policy file under {_place(each)}",
+            + (
+                f" (set by {each.origin})" if each.origin and each.origin != policies.origin else ""
+            ),
+            _mended_by(each),
         )
+
+
+def _mended_by(drifted: Drift) -> str:
+    if drifted.mendable:
+        return "penstock policy apply"
+    if drifted.origin == HAND:
+        return f"penstock policy diff  # write it into the policy file under {_place(drifted)}"
+    return "penstock policy diff  # another file is followed; apply --take-over makes it this one"
 
 
 def _place(drifted: Drift) -> str:

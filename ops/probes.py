@@ -19,7 +19,7 @@ from ops.health import health
 from ops.hours import epochs_between
 from ops.lateness import lateness, queue_names
 from ops.policies.file import Limits, Policies
-from ops.policies.policy import awaited, drift, is_subscribed, set_by_hand
+from ops.policies.policy import awaited, drift, is_subscribed, other_files, set_by_hand
 from penstock import database, log, subscriptions
 from penstock.doctor import Severity
 from penstock.doctor.findings import shell
@@ -408,6 +408,8 @@ def _relay_letters(world: World) -> Callable[[str], Verdict]:
 def _drift(world: World, _: str) -> Verdict:
     differing = drift(world.connection, world.policies)
     found: dict[str, Any] = {}
+    if followed := other_files(world.connection, world.policies):
+        found["follows another file"] = ", ".join(followed)
     if differing:
         columns = ("of", "setting", "the file says", "the database has", "set by")
         rows = [(e.subject, e.setting, e.wanted, e.found, e.origin or "") for e in differing]

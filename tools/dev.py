@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import sys
+from pathlib import Path
 
 from ops.policies.file import VARIABLE, load
 from penstock import database
@@ -22,6 +23,8 @@ from resources.embedded import EmbeddedPostgres
 #: names it for the daemon that is deployed.
 DAEMON = {"FRESHNESS_DAEMON_INTERVAL_SECONDS": "300"}
 EMBEDDED_DIRECTORY = "PENSTOCK_EMBEDDED_DIRECTORY"
+#: A database of one's own follows the policy file that its owner names.
+NO_POLICIES = Path(__file__).with_name("no_policies.yaml")
 BEGIN = """\
 It is empty. What to do next, in another terminal in this folder:
   .penstock/venv/bin/penstock topic create shop/orders --partitions 4 --create-namespaces
@@ -45,6 +48,9 @@ def _say_where_the_database_is() -> None:
     """Print the database's place.  Dagster would start the embedded one and not say where it is."""
     if config.is_configured():
         print(f"database: {config.redact(config.database_url())}", flush=True)
+        if not os.environ.get(VARIABLE):
+            os.environ[VARIABLE] = str(NO_POLICIES)
+            print(f"policy file: none; name yours by {VARIABLE}", flush=True)
         return
     server = EmbeddedPostgres(os.environ.get(EMBEDDED_DIRECTORY) or None)
     server.start()

@@ -23,6 +23,7 @@ from ops.policies.policy import (
     awaited,
     drift,
     newest_versions,
+    other_files,
     retention_in_force,
 )
 from ops.probes import NO_ERRORS, POLICY_DRIFT, Probe, World
@@ -127,11 +128,12 @@ def drop_storage(database: DatabaseResource) -> dg.MaterializeResult[None]:
 
 
 def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
-    """Brings the database in line with the policy file, which is the truth.
+    """Brings the database in line with the policy file that it follows.
 
     Sets retention and the policies of heartbeats, keeping, leases, metrics and retries, and creates
     the subscriptions of relays.  What a hand has set that the file does not name is left alone and
-    shown by the check `policy_drift`.
+    shown by the check `policy_drift`.  So is all that another file has set: with
+    `penstock policy apply --take-over` the database follows this one.
     """
     with database.connect() as connection:
         wanted = database.policies()
@@ -140,9 +142,12 @@ def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
         missing = awaited(connection, wanted)
         in_force = retention_in_force(connection)
         versions = newest_versions(connection)
+        followed = other_files(connection, wanted)
     return dg.MaterializeResult(
         metadata={
             "changes": len(changed),
+            "policy file": wanted.file,
+            **({"follows another file": ", ".join(followed)} if followed else {}),
             "changed": table(_DRIFT_COLUMNS, _drift_rows(changed)),
             "differs still": table(_DRIFT_COLUMNS, _drift_rows(left)),
             "not there yet": table(

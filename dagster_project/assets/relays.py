@@ -15,7 +15,7 @@ from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import LEFT, MAIN, Outcome
 from ops.policies.file import RelayPolicy
-from ops.policies.policy import is_subscribed
+from ops.policies.policy import follows, is_subscribed
 from penstock import subscriptions
 from penstock.errors import SinkError
 from penstock.spark.options import Address
@@ -77,6 +77,10 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         step = context.op_execution_context
         seconds = _seconds(step.op_config)
         with database.connect() as connection:
+            if not follows(connection, database.policies()):
+                context.log.warning("the database follows another policy file: nothing is sent")
+                yield common.no_event()
+                return
             if common.exists(connection, relay.topic):
                 stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
             elif is_subscribed(connection, relay):

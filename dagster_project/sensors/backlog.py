@@ -33,6 +33,7 @@ from dagster_project.triggers import (
     sense_while_up,
 )
 from ops.policies.file import RelayPolicy
+from ops.policies.policy import follows
 from ops.probes import RELAY
 from penstock import log, subscriptions
 from penstock.errors import TopicNotFound
@@ -63,7 +64,7 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
     def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
         held = cursor_of(context, VERSION)
         pauses = Pauses(held.get("failed"), time.time())
-        limits = database.policies().limits
+        policies = database.policies()
         with database.connect() as connection:
             verdicts = Verdicts(catalogue, context, connection)
             existing = frozenset(each.address for each in names.list_topics(connection))
@@ -72,11 +73,14 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
             events, at = tick.logs(held.get("at", 0))
             lags = subscriptions.lag(connection)
             requests: list[dg.RunRequest] = []
-            if log.status(connection).unsequenced_age_seconds > limits.unsequenced:
+            if log.status(connection).unsequenced_age_seconds > policies.limits.unsequenced:
                 requests += tick.sequence_requests(sequence.name)
-            for policy in catalogue.policies.relays.values():
+            relays = catalogue.policies.relays.values()
+            may_send = bool(relays) and follows(connection, policies)
+            for policy in relays:
                 own = [each for each in lags if each.subscription == policy.subscription]
-                if any(e.holder is None and e.lag_seconds > limits.relay_lag for e in own):
+                late = [each for each in own if each.lag_seconds > policies.limits.relay_lag]
+                if may_send and any(each.holder is None for each in late):
                     requests += tick.relay_requests(policy)
                 with others_go_on(context, policy.name):
                     events += tick.relay_events(policy, own)

@@ -47,21 +47,46 @@ def diff(file: File = None, database: Database = None, output: Output = Format.t
         raise typer.Exit(EXIT_NO)
 
 
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Let the database follow this file instead of the one that it follows now: what other "
+        "files have set is this one's from now on, and taken back where this one does not name it.",
+    ),
+]
+
+
 @app.command()
-def apply(file: File = None, database: Database = None, output: Output = Format.table) -> None:
-    """Bring the database in line with the file. Exit code 1: something is left."""
+def apply(
+    file: File = None,
+    take_over: TakeOver = False,
+    database: Database = None,
+    output: Output = Format.table,
+) -> None:
+    """Bring the database in line with the file. Exit code 1: something is left.
+
+    A file changes what it has set itself; what another file has set is shown and stays.
+    """
     from ops.policies import policy
 
     here = Installation(database, file)
     wanted = here.policies
     with connect(here.url) as connection:
-        show(policy.apply(connection, wanted), output)
+        show(policy.apply(connection, wanted, take_over=take_over), output)
         left = policy.drift(connection, wanted)
         _say_awaited(connection, wanted)
+        followed = policy.other_files(connection, wanted)
     for each in left:
+        by = f", set by {each.origin}" if each.origin else ""
         say(
             f"{each.subject}, {each.setting}: the file says {each.wanted}, "
-            f"the database has {each.found}"
+            f"the database has {each.found}{by}"
+        )
+    if left and followed:
+        say(
+            f"nothing was changed: this database follows the policy file {', '.join(followed)}, "
+            f"and this one is {wanted.file}; --take-over makes the database follow this one"
         )
     if left:
         raise typer.Exit(EXIT_NO)

@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 VARIABLE = "PENSTOCK_POLICIES"
 
+#: Who has set a policy: a hand, a file that was not known by name, or this and the file's name.
+HAND, FILE, FROM_FILE = "hand", "file", "file "
+_LONGEST_NAME = 500
+
 _OF_TOPICS = ("owner", "seal", "archive", "retention")
 #: What the file says of each database for itself.
 _OF_DATABASES = (
@@ -119,6 +123,8 @@ class Policies:
     """
 
     folder: Path
+    #: Which file it is: the name that it gives itself, else its place.
+    file: str = ""
     topics: dict[str, TopicPolicy] = field(default_factory=dict)
     relays: dict[str, RelayPolicy] = field(default_factory=dict)
     targets: dict[str, TargetSettings] = field(default_factory=dict)
@@ -133,6 +139,11 @@ class Policies:
     others: dict[str, Policies] = field(default_factory=dict)
     #: The addresses of all databases of the section by their entry, as the file has them.
     urls: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def origin(self) -> str:
+        """How the database says that this file has set a policy."""
+        return f"{FROM_FILE}{self.file}" if self.file else FILE
 
     @property
     def entry(self) -> str:
@@ -248,16 +259,17 @@ def parse(text: str, path: Path) -> Policies:
     """The policies in the text of a file.  ``path`` is for messages and relative folders."""
     content = yaml_file.parse(text, path.name)
     try:
-        return _policies(content or {}, path.absolute().parent)
+        return _policies(content or {}, path.absolute())
     except ConfigurationError as error:
         raise ConfigurationError(f"{path.name}: {error.message}", hint=error.hint) from None
 
 
-def _policies(content: Any, folder: Path) -> Policies:
-    known = ("targets", *_OF_DATABASES, "databases")
+def _policies(content: Any, path: Path) -> Policies:
+    known = ("targets", *_OF_DATABASES, "databases", "name")
     top = checks.section(content, "the file", known)
+    folder, file = path.parent, _name(top.get("name"), path)
     targets = {name: _target(name, value) for name, value in checks.entries(top, "targets").items()}
-    found = _of_database(top, Policies(folder, targets=targets))
+    found = _of_database(top, Policies(folder, file, targets=targets))
     others: dict[str, Policies] = {}
     for name, value in checks.entries(top, "databases").items():
         where = f"databases.{name}"
@@ -271,7 +283,7 @@ def _policies(content: Any, folder: Path) -> Policies:
         url = _url(given.get("url"), f"{where}.url")
         if url in {each.url for each in others.values()}:
             raise ConfigurationError(f"{where}.url is that of another database too")
-        base = Policies(folder, targets=targets, limits=found.limits, database=name, url=url)
+        base = Policies(folder, file, targets=targets, limits=found.limits, database=name, url=url)
         try:
             others[name] = _of_database(given, base)
         except ConfigurationError as error:
@@ -280,6 +292,17 @@ def _policies(content: Any, folder: Path) -> Policies:
     urls = {each.entry: each.url for each in others.values()}
     of_all = {name: replace(each, urls=urls) for name, each in others.items()}
     return replace(found, urls=urls, others=of_all)
+
+
+def _name(given: Any, path: Path) -> str:
+    """Which file it is, wherever its text was read."""
+    name = os.path.normpath(path) if given is None else checks.text(given, "name")
+    if len(name) > _LONGEST_NAME:
+        raise ConfigurationError(
+            f"the file's {'place' if given is None else 'name'} has {len(name)} characters",
+            hint=f"write name: NAME at the top, of up to {_LONGEST_NAME} characters",
+        )
+    return name
 
 
 def _of_database(top: Mapping[str, Any], base: Policies) -> Policies:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops.policies.checks import REFERENCE
-from ops.policies.file import Policies, RelayPolicy, RetentionPolicy
+from ops.policies.file import FILE, FROM_FILE, HAND, Policies, RelayPolicy, RetentionPolicy
 from penstock import subscriptions
 from penstock.database import call, config
 from penstock.subscriptions import policies, stream
@@ -17,7 +17,6 @@ from penstock.topics import names
 
 #: What is shown for a setting that is not set.
 NONE = "none"
-HAND = "hand"
 #: What a retention policy asks for that the file has taken back: with no target nothing goes.
 _TAKEN_BACK = RetentionPolicy(minimum_age_seconds=0, copies=1)
 #: A history in a report has so many versions, of so many policies at most.
@@ -28,9 +27,9 @@ MOST_VERSIONS = 50
 class Drift:
     """A difference: what the file says, and what the database has.
 
-    ``mendable`` says whether :func:`apply` can remove it. It keeps a setting that was set by hand
-    and that the file does not name. ``origin`` says who set what the database has: 'file' or
-    'hand'.
+    ``mendable`` says whether :func:`apply` removes it. It keeps what was set by hand and is not in
+    the file, and all that another file has set. ``origin`` says who set what the database has:
+    'hand', or 'file' and the name of the file.
     """
 
     name: str
@@ -80,9 +79,50 @@ def retention_in_force(connection: Any) -> dict[str, RetentionInForce]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What a file may change: what it has set itself, until it is told to take over."""
+
+    origin: str
+    follows: bool
+    takes_over: bool
+
+    def adopts(self, present: str | None) -> bool:
+        """Whether the file owns what it names from now on, where the value is there already."""
+        is_other = present is not None and present != self.origin
+        if not (is_other and self.follows and self.origin.startswith(FROM_FILE)):
+            return False
+        return self.takes_over or present in {HAND, FILE}
+
+    def may_change(self, present: str | None, *, is_named: bool) -> bool:
+        """Whether the file may set what it names, or take back what it does not name."""
+        if present is None or present == HAND:
+            return is_named and self.follows
+        return self.takes_over or present == self.origin
+
+
+def follows(connection: Any, wanted: Policies) -> bool:
+    """Whether the database follows this file: it has set something there, or no other file has."""
+    return not other_files(connection, wanted)
+
+
+def _claim(connection: Any, wanted: Policies, *, take_over: bool) -> _Claim:
+    return _Claim(wanted.origin, take_over or not other_files(connection, wanted), take_over)
+
+
+def other_files(connection: Any, wanted: Policies) -> list[str]:
+    """The names of the policy files that the database follows instead of this one."""
+    origins = {each.origin for each in policies.list_policies(connection)}
+    origins |= {each.origin for each in retention_in_force(connection).values()}
+    if wanted.origin in origins:
+        return []
+    return sorted(each.removeprefix(FROM_FILE) for each in origins - {HAND, FILE})
+
+
 def drift(connection: Any, wanted: Policies) -> list[Drift]:
     """Where the database differs from the file, in what both have.  Changes nothing."""
-    return [*_keeping(connection, wanted), *_settings(connection, wanted)]
+    claim = _claim(connection, wanted, take_over=False)
+    return [*_keeping(connection, wanted, claim), *_settings(connection, wanted, claim)]
 
 
 def awaited(connection: Any, wanted: Policies) -> list[Awaited]:
@@ -102,16 +142,22 @@ def awaited(connection: Any, wanted: Policies) -> list[Awaited]:
 
 def topic_drift(connection: Any, wanted: Policies, topic: str) -> list[Drift]:
     """The differences in what decides when a topic's events are removed."""
-    return [each for each in _keeping(connection, wanted) if each.name == topic]
+    claim = _claim(connection, wanted, take_over=False)
+    return [each for each in _keeping(connection, wanted, claim) if each.name == topic]
 
 
-def apply(connection: Any, wanted: Policies) -> list[Drift]:
-    """Remove every difference that can be removed.  Returns what it changed."""
-    changed = [each for each in _keeping(connection, wanted) if each.mendable]
+def apply(connection: Any, wanted: Policies, *, take_over: bool = False) -> list[Drift]:
+    """Remove every difference that this file may remove.  Returns what it changed.
+
+    A file changes what it has set itself and nobody else's, in a database that follows it.  With
+    ``take_over`` the database follows it from now on, and it owns all that other files have set.
+    """
+    claim = _claim(connection, wanted, take_over=take_over)
+    changed = [each for each in _keeping(connection, wanted, claim) if each.mendable]
     for each in changed:
         _keep(connection, wanted, each)
     # Only now, because a relay's subscription may just have been created.
-    settings = [each for each in _settings(connection, wanted) if each.mendable]
+    settings = [each for each in _settings(connection, wanted, claim) if each.mendable]
     for each in settings:
         policies.set_policy(
             connection,
@@ -119,7 +165,7 @@ def apply(connection: Any, wanted: Policies) -> list[Drift]:
             wanted.settings.get((each.scope, each.name, each.setting), {}),
             scope=each.scope,
             name=each.name,
-            origin="file",
+            origin=wanted.origin,
         )
     return changed + settings
 
@@ -179,19 +225,19 @@ def _keep(connection: Any, wanted: Policies, each: Drift) -> None:
         topic=each.name,
         minimum_age_seconds=retention.minimum_age_seconds,
         copies=retention.copies,
-        origin="file",
+        origin=wanted.origin,
         targets=sorted(policy.archive) if policy.retention else [],
     )
 
 
-def _keeping(connection: Any, wanted: Policies) -> list[Drift]:
+def _keeping(connection: Any, wanted: Policies, claim: _Claim) -> list[Drift]:
     """Retention, and the relays that hold events back."""
     existing = {each.address for each in names.list_topics(connection)}
-    found = [*_retention(connection, wanted), *_relays(connection, wanted)]
+    found = [*_retention(connection, wanted, claim), *_relays(connection, wanted, claim)]
     return [each for each in found if each.name in existing]
 
 
-def _retention(connection: Any, wanted: Policies) -> list[Drift]:
+def _retention(connection: Any, wanted: Policies, claim: _Claim) -> list[Drift]:
     in_force = retention_in_force(connection)
     found = []
     for topic in sorted({*wanted.topics, *in_force}):
@@ -199,20 +245,24 @@ def _retention(connection: Any, wanted: Policies) -> list[Drift]:
         said = policy.retention
         wanted_words = _words(said, policy.archive)
         found_words = _words(present, present.targets if present else ())
-        if wanted_words != found_words:
-            origin = present.origin if present else None
-            words = (wanted_words, found_words, said is not None or origin != HAND)
+        origin, is_named = present.origin if present else None, said is not None
+        if wanted_words == found_words:
+            mendable = is_named and claim.adopts(origin)
+        else:
+            mendable = claim.may_change(origin, is_named=is_named)
+        if wanted_words != found_words or mendable:
+            words = (wanted_words, found_words, mendable)
             found.append(Drift(topic, "retention", *words, origin=origin))
     return found
 
 
-def _relays(connection: Any, wanted: Policies) -> list[Drift]:
+def _relays(connection: Any, wanted: Policies, claim: _Claim) -> list[Drift]:
     """Relays whose subscription is missing.  Until it exists, it holds back no event."""
     if not wanted.relays:
         return []
     present = {(each.subscription, each.topic) for each in subscriptions.lag(connection)}
     return [
-        Drift(relay.topic, f"relay {relay.name}", relay.subscription, NONE)
+        Drift(relay.topic, f"relay {relay.name}", relay.subscription, NONE, claim.follows)
         for relay in wanted.relays.values()
         if (relay.subscription, relay.topic) not in present
     ]
@@ -227,26 +277,28 @@ def is_subscribed(connection: Any, relay: RelayPolicy) -> bool:
     return bool(subscriptions.lag(connection, relay.subscription))
 
 
-def _settings(connection: Any, wanted: Policies) -> Iterator[Drift]:
+def _settings(connection: Any, wanted: Policies, claim: _Claim) -> Iterator[Drift]:
     """Policies of heartbeats, leases, metrics and retries."""
     in_force = {(p.scope, p.name, p.kind): p for p in policies.list_policies(connection)}
-    differing = [
-        key
-        for key in sorted({*wanted.settings, *in_force})
-        if wanted.settings.get(key) != (in_force[key].settings if key in in_force else None)
-    ]
+    # For each policy that differs, whether the file may change it; also for what it would own.
+    differing: dict[tuple[str, str, str], bool] = {}
+    for key in sorted({*wanted.settings, *in_force}):
+        said, present = wanted.settings.get(key), in_force.get(key)
+        origin = present.origin if present else None
+        if said != (present.settings if present else None):
+            differing[key] = claim.may_change(origin, is_named=said is not None)
+        elif claim.adopts(origin):
+            differing[key] = True
     existing = {
         scope: _EXISTING[scope](connection)
         for scope in {scope for scope, _, _ in differing} & _EXISTING.keys()
     }
-    for scope, name, kind in differing:
+    for (scope, name, kind), mendable in differing.items():
         if scope in existing and name not in existing[scope]:
             continue
         said = wanted.settings.get((scope, name, kind))
         present = in_force.get((scope, name, kind))
         found = _listed(present.settings if present else None)
-        # A setting that the file set and no longer names is removed. One set by hand stays.
-        mendable = said is not None or (present is not None and present.origin != HAND)
         origin = present.origin if present else None
         yield Drift(name, kind, _listed(said), found, mendable, scope, origin)
 

@@ -9,7 +9,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from penstock import subscriptions
 from penstock.subscriptions import policies, stream
+from penstock.topics import names
 from penstock.upkeep.sequencing import sequence
 from tests.dagster.conftest import TOPIC, House
 from tests.dagster.test_jobs import metadata_of, verdicts
@@ -74,7 +76,8 @@ def test_who_set_what_and_what_was_set_by_hand_is_shown(house: House) -> None:
     """The file's own versions, and one that a hand has set and the file does not name."""
     house.create_topic()
     said = metadata_of(house.done("policies"), "penstock/policies")
-    assert "| shop/orders | 0 | 1 | 1 | file |" in said["retention in force"]
+    by = f"file {house.folder / 'policies.yaml'}"
+    assert f"| shop/orders | 0 | 1 | 1 | {by} |" in said["retention in force"]
     assert "shop-file" in said["changed"] and said["differs still"].count("\n") == 1
     policies.set_policy(house.connection, "retry", {"max_attempts": 5}, scope="topic", name=TOPIC)
     policies.set_policy(house.connection, "retry", {"max_attempts": 7}, scope="topic", name=TOPIC)
@@ -89,6 +92,34 @@ def test_who_set_what_and_what_was_set_by_hand_is_shown(house: House) -> None:
     found = house.job("health").get_asset_check_evaluations()
     (drifted,) = [each for each in found if each.check_name == "policy_drift"]
     assert not drifted.passed and f"| {login} |" in str(drifted.metadata["set by hand"].value)
+
+
+def test_a_database_that_follows_another_file_is_left_alone(
+    house: House, policy_path: Path
+) -> None:
+    """No policy is changed, nothing is sent and no canary is made; the pages say which file it is.
+
+    Guards: follows() in the relay, the sensor and the canary; what _Claim may change.
+    """
+    house.create_topic()
+    text = policy_path.read_text() + "canary: ops/canary\n"
+    policy_path.write_text(text.replace("consumer_lag: 1h", "consumer_lag: 1h, end_to_end: 0"))
+    house.reload()
+    policies.set_policy(house.connection, "retry", {"max_attempts": 2}, origin="file elsewhere")
+    stream.subscribe(house.connection, "shop-file", [TOPIC], start="earliest")
+    house.publish(4)
+    house.done("sequence")
+    for job in ("relay", "canary"):
+        house.done(job)
+    said = metadata_of(house.done("policies"), "penstock/policies")
+    assert (said["changes"], said["follows another file"]) == (0, "elsewhere")
+    found = house.job("health").get_asset_check_evaluations()
+    (drifted,) = [each for each in found if each.check_name == "policy_drift"]
+    assert (drifted.passed, drifted.metadata["follows another file"].value) == (False, "elsewhere")
+    assert not house.sense("backlog").run_requests
+    assert {each.lag_events for each in subscriptions.lag(house.connection)} == {2}
+    assert [each.address for each in names.list_topics(house.connection)] == [TOPIC]
+    assert [each.origin for each in policies.list_policies(house.connection)] == ["file elsewhere"]
 
 
 def test_the_canary_goes_the_whole_way(house: House, policy_path: Path) -> None:

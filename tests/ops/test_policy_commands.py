@@ -26,7 +26,28 @@ def test_the_file_is_compared_and_applied(run: Run, connection: Connection, tmp_
         assert refused.code == 2
         assert "has no setting 'tries'" in refused.err
     (kept,) = policies.list_policies(connection)
-    assert (kept.settings, kept.origin) == ({"max_attempts": 3}, "file")
+    assert (kept.settings, kept.origin) == ({"max_attempts": 3}, f"file {path}")
+
+
+def test_another_file_changes_nothing_until_it_is_told_to(
+    run: Run, connection: Connection, tmp_path: Path
+) -> None:
+    """Both say which file the database follows, and what lets it follow this one."""
+    mine, yours = tmp_path / "mine.yaml", tmp_path / "yours.yaml"
+    mine.write_text(f"topics: {{{TOPIC}: {{retry: {{max_attempts: 3}}}}}}", "utf-8")
+    yours.write_text("", "utf-8")
+    assert run("policy", "apply", str(mine)).code == 0
+    differing = run("policy", "diff", str(yours), "-o", "json")
+    assert (differing.code, differing.json[0]["origin"]) == (1, f"file {mine}")
+    refused = run("policy", "apply", str(yours))
+    assert refused.code == 1
+    assert f"follows the policy file {mine}" in refused.err
+    assert "--take-over" in refused.err
+    assert len(policies.list_policies(connection)) == 1
+    assert run("policy", "apply", str(yours), "--take-over").code == 0
+    assert policies.list_policies(connection) == []
+    rows = run("policy", "history", "retry", "--topic", TOPIC, "-o", "json").rows
+    assert [each["origin"] for each in rows] == [f"file {mine}", f"file {yours}"]
 
 
 def test_a_policy_is_set_shown_and_cleared(run: Run) -> None:

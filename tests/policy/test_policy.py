@@ -78,7 +78,7 @@ def test_apply_removes_the_drift_and_is_idempotent(
     assert policy.drift(connection, policies) == []
     assert policy.apply(connection, policies) == []
     retention = policy.retention_in_force(connection)[orders]
-    assert (retention.version, retention.origin) == (1, "file")
+    assert (retention.version, retention.origin) == (1, policies.origin)
     assert {each.subscription for each in subscriptions.lag(connection)} == {"files"}
 
 
@@ -128,7 +128,7 @@ def test_a_retention_that_leaves_the_file_is_taken_back(
         assert policy.drift(connection, wanted) == []
         (gone,) = policy.drift(connection, nothing)
         assert (gone.setting, gone.wanted, gone.mendable, gone.origin) == (
-            "retention", "none", True, "file",
+            "retention", "none", True, nothing.origin,
         )  # fmt: skip
         assert policy.apply(connection, nothing) == [gone]
         assert (policy.drift(connection, nothing), policy.retention_in_force(connection)) == (
@@ -167,13 +167,14 @@ def test_settings_are_applied_as_versions_of_the_file(
     assert (found.max_consumers, found.heartbeat_seconds, found.lease_seconds) == (8, 1, 5)
     less = policy_file.parse(SETTINGS.replace("max_attempts: 4, ", ""), tmp_path / "policies.yaml")
     (changed,) = policy.apply(connection, less)
-    assert (changed.subject, changed.setting, changed.origin) == ("namespace shop", "retry", "file")
+    assert (changed.subject, changed.setting) == ("namespace shop", "retry")
+    assert changed.origin == wanted.origin == f"file {tmp_path}/policies.yaml"
     none = policy_file.parse("", tmp_path / "policies.yaml")
     assert len(policy.apply(connection, none)) == 4
     assert in_force.list_policies(connection) == []
     history = in_force.policy_history(connection, "retry", scope="namespace", name="shop")
     assert [(each.version, each.origin) for each in history] == [
-        (1, "file"), (2, "file"), (3, "file"),
+        (1, wanted.origin), (2, wanted.origin), (3, wanted.origin),
     ]  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from ops.policies import file as policy_file
 from ops.policies.file import Limits, RelayPolicy, RetentionPolicy, SealPolicy, TopicPolicy
 from penstock.errors import ConfigurationError
 
+ROOT = Path(__file__).resolve().parents[2]
+
 #: The start of a file whose topic has targets to name.
 ABC = "targets: {a: x, b: y, c: z}\ntopics: {a/b: {archive"
 
@@ -378,9 +380,26 @@ def test_a_missing_file_is_a_typed_error(tmp_path: Path) -> None:
 
 
 def test_the_file_of_this_checkout_is_right() -> None:
+    """It is a beginning: of other topics than the canary's it says nothing, and it relays nothing.
+
+    Whoever starts Dagster on a database of their own gets nothing that they have not asked for.
+    """
     found = policy_file.load(policy_file.default_path({}))
-    assert found.topics["bank/accounts"].retention is not None
     assert found.target("local").root.is_absolute()
+    assert ([*found.topics], found.relays, found.settings) == ([found.canary], {}, {})
+    assert found.file == str(ROOT / "policies.yaml")
+
+
+def test_a_file_is_the_one_that_it_says_or_the_one_at_its_place(tmp_path: Path) -> None:
+    """Also of each of its databases.  A name that cannot be recorded is refused."""
+    beside = tmp_path / "x" / ".." / "policies.yaml"
+    assert policy_file.parse("", beside).origin == f"file {tmp_path}/policies.yaml"
+    text = "name: platform\ndatabases: {north: {url: '${NORTH}'}}"
+    found = policy_file.parse(text, beside)
+    assert found.origin == found.of_database("north").origin == "file platform"
+    for name in ("x" * 501, "''", "[a]"):
+        with pytest.raises(ConfigurationError, match="name"):
+            policy_file.parse(f"name: {name}", beside)
 
 
 def test_without_an_archive_only_if_it_is_said(tmp_path: Path) -> None:

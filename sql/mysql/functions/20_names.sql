@@ -197,8 +197,8 @@ END;
 -- name: set_retention
 -- States how long events of a topic are kept and in how many verified copies they must exist before they go, and on
 -- which archive targets (a JSON array) copies count: NULL leaves the targets as they are, and where none is named
--- nothing goes. With 0 copies and no target, events go without a copy. origin says whether a 'file' or a 'hand' sets
--- it. Returns the policy's version. Raises PS002, PS006, PS018.
+-- nothing goes. With 0 copies and no target, events go without a copy. origin says who sets it: 'hand', or 'file ' and
+-- the name of the policy file, which owns it from then on. Returns the policy's version. Raises PS002, PS006, PS018.
 CREATE PROCEDURE set_retention(
     topic VARCHAR(4000), minimum_age_seconds BIGINT, copies INT, origin LONGTEXT, targets JSON
 )
@@ -231,7 +231,7 @@ BEGIN
         SELECT *
         FROM retention_policies AS r
         WHERE r.topic_id = owner_id AND r.minimum_age_seconds = minimum_age_seconds AND r.copies = copies
-          AND r.targets = named
+          AND r.targets = named AND NOT is_taken_over(r.origin, origin)
         LOCK IN SHARE MODE
     ) THEN
         INSERT INTO retention_policies (topic_id, minimum_age_seconds, copies, version, origin, updated_by, targets)

@@ -275,15 +275,24 @@ BEGIN
 END;
 
 -- name: require_origin
--- Checks the origin of a policy ('file' or 'hand'); raises PS006.
+-- Checks the origin of a policy: 'hand', 'file', or 'file ' and the name of the file (1 to 500 characters). Raises
+-- PS006.
 CREATE PROCEDURE require_origin(origin LONGTEXT)
 NO SQL
 BEGIN
-    IF NOT COALESCE(CAST(origin AS BINARY) IN ('file', 'hand'), FALSE) THEN
+    IF NOT COALESCE(CAST(origin AS BINARY) IN ('file', 'hand') OR CAST(LEFT(origin, 5) AS BINARY) = 'file '
+                    AND CHAR_LENGTH(origin) BETWEEN 6 AND 505, FALSE) THEN
         CALL refuse('PS006',
-                    CONCAT('origin cannot be "', COALESCE(LEFT(origin, 60), ''), '": use file or hand'));
+                    CONCAT('origin cannot be "', COALESCE(LEFT(origin, 60), ''), '": use hand, or file and its name'));
     END IF;
 END;
+
+-- name: is_taken_over
+-- Whether a file that says its name now owns a policy that a hand or another file has set.
+CREATE FUNCTION is_taken_over(present_origin VARCHAR(600), new_origin VARCHAR(600)) RETURNS BOOLEAN
+NO SQL DETERMINISTIC
+RETURN COALESCE(CAST(LEFT(new_origin, 5) AS BINARY) = 'file '
+                AND CAST(new_origin AS BINARY) <> CAST(present_origin AS BINARY), FALSE);
 
 -- name: require_policy_pair
 -- Checks two settings that depend on each other: both or neither is set, and the second is at least the given
@@ -341,17 +350,18 @@ END;
 
 -- name: store_policy
 -- Writes the next version of a policy, and updates what is in force where it is inherited. If the policy is already
--- the same, it writes nothing. The caller has locked the scope.
+-- the same and no file takes it over, it writes nothing. The caller has locked the scope.
 CREATE PROCEDURE store_policy(
-    of_scope VARCHAR(20), of_id BIGINT, of_kind VARCHAR(20), given LONGTEXT, given_origin VARCHAR(20),
+    of_scope VARCHAR(20), of_id BIGINT, of_kind VARCHAR(20), given LONGTEXT, given_origin VARCHAR(600),
     OUT new_version INT
 )
 BEGIN
     DECLARE present LONGTEXT DEFAULT '{}';
+    DECLARE present_origin VARCHAR(600);
     DECLARE different INT;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SET new_version = 0;
-    SELECT p.settings, p.version INTO present, new_version
+    SELECT p.settings, p.version, p.origin INTO present, new_version, present_origin
     FROM policies AS p WHERE p.scope = of_scope AND p.scope_id = of_id AND p.kind = of_kind;
     -- Compared one by one: on MariaDB JSON is text.
     SELECT COUNT(k.type) INTO different
@@ -360,7 +370,7 @@ BEGIN
         k.type = 'word',
         JSON_EXTRACT(present, CONCAT('$.', k.setting)) <=> JSON_EXTRACT(given, CONCAT('$.', k.setting)),
         JSON_EXTRACT(present, CONCAT('$.', k.setting)) + 0e0 <=> JSON_EXTRACT(given, CONCAT('$.', k.setting)) + 0e0);
-    IF different > 0 THEN
+    IF different > 0 OR is_taken_over(present_origin, given_origin) AND JSON_LENGTH(given) > 0 THEN
         SET new_version = new_version + 1;
         REPLACE INTO policies (scope, scope_id, kind, settings, version, origin, updated_by)
         VALUES (of_scope, of_id, of_kind, given, new_version, given_origin, USER());
@@ -387,8 +397,8 @@ END;
 -- name: set_policy
 -- Sets a policy (heartbeat, keep, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
 -- subscription, as a whole. A setting that it does not name is inherited: a subscription's policy comes before its
--- topic's, then the namespace's, then that for everything. origin says whether it comes from a 'file' or was set by
--- 'hand'. Returns its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.
+-- topic's, then the namespace's, then that for everything. origin says who sets it: 'hand', or 'file ' and the name of
+-- the policy file, which owns it from then on. Returns its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.
 CREATE PROCEDURE set_policy(kind LONGTEXT, scope LONGTEXT, name LONGTEXT, settings LONGTEXT, origin LONGTEXT)
 BEGIN
     DECLARE of_id BIGINT;
@@ -429,7 +439,7 @@ BEGIN
     FROM JSON_TABLE(found, '$[*]' COLUMNS (
         kind VARCHAR(20) PATH '$.kind', setting VARCHAR(40) PATH '$.setting', value VARCHAR(40) PATH '$.value',
         source VARCHAR(20) PATH '$.source', source_id BIGINT PATH '$.source_id', version INT PATH '$.version',
-        origin VARCHAR(20) PATH '$.origin'
+        origin VARCHAR(600) PATH '$.origin'
     )) AS f
     ORDER BY f.kind, f.setting;
 END;

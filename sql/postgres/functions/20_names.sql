@@ -164,8 +164,8 @@ $$;
 -- name: set_retention
 -- States how long events of a topic are kept and in how many verified copies they must exist before they go, and on
 -- which archive targets copies count: NULL leaves the targets as they are, and where none is named nothing goes. With 0
--- copies and no target, events go without a copy. origin says whether a 'file' or a 'hand' sets it. Returns the
--- policy's version.
+-- copies and no target, events go without a copy. origin says who sets it: 'hand', or 'file ' and the name of the
+-- policy file, which owns it from then on. Returns the policy's version.
 CREATE OR REPLACE FUNCTION set_retention(
     topic text, minimum_age_seconds bigint, copies integer DEFAULT 1, origin text DEFAULT 'hand',
     targets text[] DEFAULT NULL
@@ -202,7 +202,8 @@ BEGIN
     SET minimum_age_seconds = EXCLUDED.minimum_age_seconds, copies = EXCLUDED.copies, version = r.version + 1,
         origin = EXCLUDED.origin, targets = EXCLUDED.targets, updated_at = clock_timestamp(), updated_by = session_user
     WHERE (r.minimum_age_seconds, r.copies, r.targets)
-        IS DISTINCT FROM (EXCLUDED.minimum_age_seconds, EXCLUDED.copies, EXCLUDED.targets);
+        IS DISTINCT FROM (EXCLUDED.minimum_age_seconds, EXCLUDED.copies, EXCLUDED.targets)
+        OR is_taken_over(r.origin, EXCLUDED.origin);
     SELECT r.version INTO stored FROM retention_policies AS r WHERE r.topic_id = owner_id;
     RETURN stored;
 END

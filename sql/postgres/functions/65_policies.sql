@@ -185,14 +185,24 @@ END
 $$;
 
 -- name: require_origin
--- Checks the origin of a policy ('file' or 'hand'); raises PS006.
+-- Checks the origin of a policy: 'hand', 'file', or 'file ' and the name of the file (1 to 500 characters). Raises
+-- PS006.
 CREATE OR REPLACE FUNCTION require_origin(origin text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF origin IS NULL OR origin NOT IN ('file', 'hand') THEN
-        PERFORM refuse('PS006', format('origin cannot be "%s"', left(origin, 200)), 'Use file or hand.');
+    IF origin IS NULL OR NOT (origin IN ('file', 'hand') OR starts_with(origin, 'file ')
+                              AND length(origin) BETWEEN 6 AND 505) THEN
+        PERFORM refuse('PS006', format('origin cannot be "%s"', left(origin, 200)),
+                       'Use hand, or file and the name of the file, of up to 500 characters.');
     END IF;
 END
+$$;
+
+-- name: is_taken_over
+-- Whether a file that says its name now owns a policy that a hand or another file has set.
+CREATE OR REPLACE FUNCTION is_taken_over(present_origin text, new_origin text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT starts_with(is_taken_over.new_origin, 'file ') AND is_taken_over.new_origin <> is_taken_over.present_origin
 $$;
 
 -- name: require_policy_settings
@@ -243,7 +253,7 @@ $$;
 
 -- name: store_policy
 -- Writes the next version of a policy, and updates what is in force where it is inherited. Returns the version. If
--- the policy is already the same, it writes nothing. The caller has locked the scope.
+-- the policy is already the same and no file takes it over, it writes nothing. The caller has locked the scope.
 CREATE OR REPLACE FUNCTION store_policy(
     scope text, scope_id bigint, kind text, settings jsonb, origin text
 ) RETURNS integer
@@ -253,7 +263,8 @@ DECLARE
 BEGIN
     SELECT p.* INTO present FROM policies AS p
     WHERE p.scope = store_policy.scope AND p.scope_id = store_policy.scope_id AND p.kind = store_policy.kind;
-    IF COALESCE(present.settings, '{}') = store_policy.settings THEN
+    IF COALESCE(present.settings, '{}') = store_policy.settings
+       AND (is_taken_over(present.origin, store_policy.origin) AND settings <> '{}') IS NOT TRUE THEN
         RETURN COALESCE(present.version, 0);
     END IF;
     INSERT INTO policies AS p (scope, scope_id, kind, settings, version, origin)
@@ -281,8 +292,8 @@ $$;
 -- name: set_policy
 -- Sets a policy (heartbeat, keep, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
 -- subscription, as a whole. A setting that it does not name is inherited: a subscription's policy comes before its
--- topic's, then the namespace's, then that for everything. origin says whether it comes from a 'file' or was set by
--- 'hand'. Returns its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.
+-- topic's, then the namespace's, then that for everything. origin says who sets it: 'hand', or 'file ' and the name of
+-- the policy file, which owns it from then on. Returns its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION set_policy(kind text, scope text, name text, settings jsonb, origin text DEFAULT 'hand')
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$

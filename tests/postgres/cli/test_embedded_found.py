@@ -104,8 +104,12 @@ def test_one_that_does_not_run_is_named(
 
 
 def test_make_dev_says_where_it_is(checkout: Path) -> None:
-    """Both lines of tools.dev, before Dagster takes over."""
-    script = "from tools import dev; dev._say_where_the_database_is()"
+    """The lines of tools.dev, before Dagster takes over.
+
+    Guard: NO_POLICIES. Without it Dagster applies the file of this checkout to anybody's database.
+    """
+    script = "from tools import dev; dev._say_where_the_database_is(); "
+    script += "from ops.policies.file import load; print(load().file)"
     bare = {k: v for k, v in os.environ.items() if k not in {"PENSTOCK_DATABASE_URL", *PARTS}}
     directory = checkout / ".penstock" / "postgres"
 
@@ -117,5 +121,12 @@ def test_make_dev_says_where_it_is(checkout: Path) -> None:
 
     url = EmbeddedPostgres(directory).url()
     assert f"export PENSTOCK_DATABASE_URL={url}" in said(PENSTOCK_EMBEDDED_DIRECTORY=str(directory))
-    other = said(PENSTOCK_DATABASE_URL="postgresql://me:s3cret@db.example/shop")
-    assert other == "database: postgresql://db.example/shop\n"
+    own = {"PENSTOCK_DATABASE_URL": "postgresql://me:s3cret@db.example/shop"}
+    assert said(**own).splitlines() == [
+        "database: postgresql://db.example/shop",
+        "policy file: none; name yours by PENSTOCK_POLICIES",
+        "none",
+    ]
+    mine = checkout / "mine.yaml"
+    mine.write_text("name: mine")
+    assert said(**own, PENSTOCK_POLICIES=str(mine)).splitlines()[1:] == ["mine"]
