@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from penstock.database import address, config
@@ -18,6 +19,8 @@ _LONGEST_DAYS = 36_500
 _DURATION = re.compile(r"(\d{1,12})\s*([smhd])")
 #: What Dagster takes for an owner: it loads nothing at all with another one.
 _OWNER = re.compile(r"team:[\w.-]+|\w[\w.%+-]*@[a-zA-Z0-9.-]+\.[a-zA-Z]{2,7}", re.ASCII)
+#: So many characters has the name of a policy file at most; the database records it.
+_LONGEST_NAME = 500
 #: A value that is taken from the environment.
 REFERENCE = re.compile(r"\$\{(\w+)\}")
 
@@ -51,6 +54,29 @@ def require_name(name: str, scope: str, where: str) -> None:
             (validation.topic if scope == "topic" else validation.namespace)(name)
     except InvalidName as error:
         raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
+
+
+def file_name(given: Any, path: Path) -> str:
+    """Which file it is, wherever its text was read."""
+    name = os.path.normpath(path) if given is None else text(given, "name")
+    if len(name) > _LONGEST_NAME:
+        raise ConfigurationError(
+            f"the file's {'place' if given is None else 'name'} has {len(name)} characters",
+            hint=f"write name: NAME at the top, of up to {_LONGEST_NAME} characters",
+        )
+    return name
+
+
+def require_targets(names: Sequence[str], targets: Mapping[str, object], where: str) -> None:
+    """ConfigurationError unless each is one of the targets, and none stands twice."""
+    for name in names:
+        if name not in targets:
+            raise ConfigurationError(
+                f"{where} names the target {name!r}, which is not among the targets",
+                hint=f"the file has: {', '.join(targets) or 'none'}",
+            )
+    if len(set(names)) < len(names):
+        raise ConfigurationError(f"{where} names a target twice")
 
 
 def text(value: Any, where: str) -> str:

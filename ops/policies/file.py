@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ VARIABLE = "PENSTOCK_POLICIES"
 
 #: Who has set a policy: a hand, a file that was not known by name, or this and the file's name.
 HAND, FILE, FROM_FILE = "hand", "file", "file "
-_LONGEST_NAME = 500
 
 _OF_TOPICS = ("owner", "seal", "archive", "retention")
 #: What the file says of each database for itself.
@@ -267,7 +266,7 @@ def parse(text: str, path: Path) -> Policies:
 def _policies(content: Any, path: Path) -> Policies:
     known = ("targets", *_OF_DATABASES, "databases", "name")
     top = checks.section(content, "the file", known)
-    folder, file = path.parent, _name(top.get("name"), path)
+    folder, file = path.parent, checks.file_name(top.get("name"), path)
     targets = {name: _target(name, value) for name, value in checks.entries(top, "targets").items()}
     found = _of_database(top, Policies(folder, file, targets=targets))
     others: dict[str, Policies] = {}
@@ -292,17 +291,6 @@ def _policies(content: Any, path: Path) -> Policies:
     urls = {each.entry: each.url for each in others.values()}
     of_all = {name: replace(each, urls=urls) for name, each in others.items()}
     return replace(found, urls=urls, others=of_all)
-
-
-def _name(given: Any, path: Path) -> str:
-    """Which file it is, wherever its text was read."""
-    name = os.path.normpath(path) if given is None else checks.text(given, "name")
-    if len(name) > _LONGEST_NAME:
-        raise ConfigurationError(
-            f"the file's {'place' if given is None else 'name'} has {len(name)} characters",
-            hint=f"write name: NAME at the top, of up to {_LONGEST_NAME} characters",
-        )
-    return name
 
 
 def _of_database(top: Mapping[str, Any], base: Policies) -> Policies:
@@ -421,7 +409,7 @@ def _placement(value: Any, where: str, targets: Mapping[str, TargetSettings]) ->
     if not isinstance(listed, list):
         raise ConfigurationError(f"{where}.targets is not a list", hint="write targets: [a, b, c]")
     names = [checks.text(each, where) for each in listed]
-    _check_targets(names, targets, where)
+    checks.require_targets(names, targets, where)
     copies = checks.count(given.get("copies", len(names)), f"{where}.copies", 1, 100)
     quorum = checks.count(given.get("ack_quorum", copies), f"{where}.ack_quorum", 1, 100)
     timeout = checks.seconds(given.get("copy_timeout", COPY_SECONDS), f"{where}.copy_timeout")
@@ -475,17 +463,6 @@ def _limits(value: Any, base: Limits) -> Limits:
     names = ("unsequenced", "relay_lag", "consumer_lag", "end_to_end")
     given = checks.section(value, "limits", names)
     return replace(base, **{name: checks.seconds(given[name], f"limits.{name}") for name in given})
-
-
-def _check_targets(names: Sequence[str], targets: Mapping[str, object], where: str) -> None:
-    for name in names:
-        if name not in targets:
-            raise ConfigurationError(
-                f"{where} names the target {name!r}, which is not among the targets",
-                hint=f"the file has: {', '.join(targets) or 'none'}",
-            )
-    if len(set(names)) < len(names):
-        raise ConfigurationError(f"{where} names a target twice")
 
 
 def _check_copies(

@@ -398,7 +398,8 @@ END;
 -- Sets a policy (heartbeat, keep, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
 -- subscription, as a whole. A setting that it does not name is inherited: a subscription's policy comes before its
 -- topic's, then the namespace's, then that for everything. origin says who sets it: 'hand', or 'file ' and the name of
--- the policy file, which owns it from then on. Returns its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.
+-- the policy file, which owns it from then on. Returns its version, which grows with each change. Raises PS001, PS002,
+-- PS006, PS013, PS018.
 CREATE PROCEDURE set_policy(kind LONGTEXT, scope LONGTEXT, name LONGTEXT, settings LONGTEXT, origin LONGTEXT)
 BEGIN
     DECLARE of_id BIGINT;

@@ -3,13 +3,14 @@
 DROP PROCEDURE IF EXISTS let_origins_name_the_file;
 
 -- name: create_let_origins_name_the_file
--- A policy is owned by the file that has set it, so its origin says which one: 'file ' and its name. The functions check it. What
--- is there already is passed over.
+-- A policy is owned by the file that has set it, so its origin says which: 'file ' and its name. The functions check
+-- it. What is there already is passed over.
 CREATE PROCEDURE let_origins_name_the_file()
 BEGIN
     IF EXISTS (
         SELECT * FROM information_schema.TABLE_CONSTRAINTS AS c
-        WHERE c.CONSTRAINT_SCHEMA = DATABASE() AND c.TABLE_NAME = 'policies' AND c.CONSTRAINT_NAME = 'policies_origin') THEN
+        WHERE c.CONSTRAINT_SCHEMA = DATABASE() AND c.TABLE_NAME = 'policies'
+          AND c.CONSTRAINT_NAME = 'policies_origin') THEN
         ALTER TABLE policies DROP /*!80000 CHECK */ /*M! CONSTRAINT */ policies_origin;
     END IF;
     IF EXISTS (

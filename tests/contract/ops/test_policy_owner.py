@@ -42,7 +42,7 @@ def the_file(text: str, place: str = "/srv/penstock/policies.yaml") -> Policies:
 
 
 def another(text: str) -> Policies:
-    return the_file(text, "/home/stranger/policies.yaml")
+    return the_file(text, "/opt/elsewhere/policies.yaml")
 
 
 def filled(db: ContractDatabase) -> Any:
@@ -89,16 +89,16 @@ def test_a_file_that_is_told_to_takes_over_all_that_files_have_set(db: ContractD
     assert {each.setting for each in changed} == {"retry", "retention", "lease", "relay files"}
     settings, kept = in_force(own)
     assert sorted(settings, key=str) == [
-        ("file /home/stranger/policies.yaml", {"max_consumers": 8}),
+        ("file /opt/elsewhere/policies.yaml", {"max_consumers": 8}),
         ("hand", {"refresh_seconds": 2}),
     ]
-    assert kept == [(0, "file /home/stranger/policies.yaml")]
+    assert kept == [(0, "file /opt/elsewhere/policies.yaml")]
     assert [each.setting for each in policy.drift(own, another(OTHER))] == ["metrics"]
     assert policy.apply(own, the_file(TEXT)) == []
     history = policies.policy_history(own, "retry")
     assert [each.origin for each in history] == [
         "file /srv/penstock/policies.yaml",
-        "file /home/stranger/policies.yaml",
+        "file /opt/elsewhere/policies.yaml",
     ]
 
 
