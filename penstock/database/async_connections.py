@@ -8,7 +8,7 @@ from functools import cache
 from time import perf_counter
 from typing import Any, TypeVar
 
-from penstock.database import calls, catalog, config, dialects, timings
+from penstock.database import calls, catalog, config, dialects, timings, unwrap
 from penstock.database.dialect import Dialect
 from penstock.database.mysql import asynchronous as mysql
 from penstock.database.postgres import connection as postgres
@@ -19,6 +19,7 @@ from penstock.errors import InvalidArgument
 T = TypeVar("T")
 
 _POSTGRES = PostgresWork()
+_ASYNCPG = {"asyncpg.connection.Connection", "asyncpg.connection._ConnectionProxy"}
 _BIND = re.compile(r"%\((\w+)\)s")
 
 
@@ -130,13 +131,25 @@ async def door_of(connection: Any) -> Door:
         return _Sqlalchemy(connection)
     if hasattr(connection, "pgconn") and inspect.iscoroutinefunction(connection.commit):
         return _Psycopg(connection)
-    if type(connection).__module__.partition(".")[0] == "asyncpg":
+    if is_asyncpg(connection):
         return _Asyncpg(connection)
     raise InvalidArgument(
         f"{type(connection).__name__} is not an asynchronous connection",
-        hint="give a psycopg.AsyncConnection, an asyncpg connection, or SQLAlchemy's "
+        hint=unwrap.TAKE_ONE
+        if unwrap.gives_connections(connection)
+        else "give a psycopg.AsyncConnection, an asyncpg connection, or SQLAlchemy's "
         "AsyncConnection or AsyncSession; for others there is penstock.publish",
     )
+
+
+def is_asyncpg(connection: Any) -> bool:
+    """Whether it is a connection of asyncpg, or one that a pool of asyncpg has lent.
+
+    A pool has the methods of a connection too.  It runs each statement on any connection, outside
+    of the caller's transaction.
+    """
+    names = {f"{each.__module__}.{each.__name__}" for each in connection.__class__.__mro__}
+    return not names.isdisjoint(_ASYNCPG)
 
 
 async def run(door: Door, steps: Steps[T]) -> T:

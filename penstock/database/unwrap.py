@@ -12,6 +12,13 @@ from penstock.errors import InvalidArgument
 _ASYNCHRONOUS = frozenset({"asyncpg", "aiomysql", "asyncmy", "aiosqlite", "aiopg"})
 _AWAITED = ("commit", "execute", "exec_driver_sql")
 
+#: What is said of anything that gives connections and is none: it is in nobody's transaction.
+TAKE_ONE = (
+    "a pool or an engine is in no transaction: take a connection from it, such as "
+    "`with pool.connection() as connection:` or `async with pool.acquire() as connection:`"
+)
+_GIVES_CONNECTIONS = ("pool", "engine", "sessionmaker", "acquirecontext")
+
 #: Classes of connections that need no unwrapping, by their full names: no driver is imported here.
 _PLAIN = {"psycopg.Connection", "pymysql.connections.Connection"}
 
@@ -43,21 +50,41 @@ def unwrapped(connection: Any) -> Any:
     """SQLAlchemy's Session becomes its Connection; objects that cannot work are refused by name."""
     if plain_driver(connection) is not None:
         return connection
-    if is_asynchronous(connection):
+    require_connection(connection)
+    return connection if _is_direct(connection) else unwrapped(connection.connection())
+
+
+def require_connection(given: Any) -> None:
+    """InvalidArgument for what a synchronous call cannot work on."""
+    if is_asynchronous(given):
         raise InvalidArgument(
-            f"{type(connection).__name__} is asynchronous, this call is not",
+            f"{type(given).__name__} is asynchronous, this call is not",
             hint="use the function of the same name in penstock.aio with await, such as "
             "`await penstock.aio.publish(connection, ...)`; or give a synchronous connection",
         )
-    if hasattr(connection, "exec_driver_sql") or hasattr(connection, "cursor"):
-        return connection
-    if hasattr(connection, "get_bind") and callable(getattr(connection, "connection", None)):
-        return unwrapped(connection.connection())
+    if _is_direct(given) or _is_session(given):
+        return
     raise InvalidArgument(
-        f"{type(connection).__name__} is not a database connection",
-        hint="give a connection of psycopg or PyMySQL, a SQLAlchemy Connection or Session, "
+        f"{type(given).__name__} is not a database connection",
+        hint=TAKE_ONE
+        if gives_connections(given)
+        else "give a connection of psycopg or PyMySQL, a SQLAlchemy Connection or Session, "
         "or another DB-API connection",
     )
+
+
+def _is_direct(given: Any) -> bool:
+    return hasattr(given, "exec_driver_sql") or callable(getattr(given, "cursor", None))
+
+
+def _is_session(given: Any) -> bool:
+    return hasattr(given, "get_bind") and callable(getattr(given, "connection", None))
+
+
+def gives_connections(given: Any) -> bool:
+    """Whether what is no connection looks like a pool or an engine, by the name of its class."""
+    names = [each.__name__.lower() for each in given.__class__.__mro__]
+    return any(kind in name for name in names for kind in _GIVES_CONNECTIONS)
 
 
 def is_asynchronous(connection: Any) -> bool:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from penstock.database import unwrap
 from penstock.database.transactions import transaction_on
 from penstock.publishing.event_types import Registry
 from penstock.publishing.publish import publish_batch
@@ -29,6 +30,7 @@ def within_transaction(
     sequencer after the commit, so that it need not look first.
     """
     connection = connect()
+    unwrap.require_connection(connection)  # before anything is written, and a pool stays open
     try:
         with transaction_on(connection):
             events = fn(connection)
