@@ -30,6 +30,8 @@ _LOCK_WAIT_SECONDS = 1
 _LOCK_WAIT_TIMEOUT = 1205
 _NO_PROCESS_RIGHT = 1227
 _NO_RIGHT_TO_ALTER = 1142
+#: The slice is there: its name is taken, or the last slice ends where it would end, or later.
+_IS_THERE = frozenset({1493, 1517})
 _HELD = "a transaction that is open uses the table"
 _NEEDED = "somebody has come to need it"
 
@@ -51,13 +53,16 @@ def ensure(connection: Any) -> int:
 
 
 def add(connection: Any, parent: str, start_id: int, end_id: int) -> bool:
-    """Append a slice to a table.  False when it has to wait or needs the owner's login."""
+    """Append a slice to a table.
+
+    False when it has to wait, needs the owner's login, or another program has added it meanwhile.
+    """
     name = f"b{start_id // BLOCK}" if parent == "events" else f"s{start_id}"
     change = f"ADD PARTITION (PARTITION {name} VALUES LESS THAN ({int(end_id)}))"
     try:
         return not _alter(connection, parent, change)
     except Exception as error:
-        if errno_of(error) != _NO_RIGHT_TO_ALTER:
+        if errno_of(error) not in {_NO_RIGHT_TO_ALTER, *_IS_THERE}:
             raise
         return False
 

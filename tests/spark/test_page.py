@@ -18,7 +18,7 @@ from penstock.records import Message
 from penstock.spark import options
 from penstock.subscriptions import stream
 from penstock.topics import names as topics
-from tests.contract.databases import PostgresDatabase
+from tests.contract.databases import ContractDatabase
 from tests.kit.copies import copy_all, drop
 from tests.kit.log import drain
 
@@ -37,12 +37,12 @@ def test_every_option_is_on_the_page() -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.long_on("mysql", "mariadb")
 def test_every_block_runs(
-    spark: SparkSession, database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, db: ContractDatabase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 8
-    db = PostgresDatabase("postgres", database_url)
     archive = Target("nearby", str(tmp_path / "archive"))
     names: dict[str, Any] = {
         "spark": spark, "url": db.url, "folder": tmp_path, "archive_folder": archive.uri,
@@ -79,7 +79,6 @@ def test_every_block_runs(
     assert len(written) == 1_000
     assert spark.read.parquet(str(tmp_path / "orders")).count() == 60
     assert "order-placed" in capsys.readouterr().out
-    db.close()
 
 
 def _from(own: Any, partition: int) -> list[Any]:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote
 
 from penstock.database import address
 from penstock.database.dialect import CONNECT_TIMEOUT_SECONDS, unavailable, unusable
+from penstock.database.mysql.blocks import with_blocks
 from penstock.driver_errors import errno_of
 from penstock.errors import ConfigurationError, DatabaseTooOld, MissingExtra
 
@@ -77,7 +78,7 @@ def _connected(options: dict[str, Any]) -> Any:
     PyMySQL's own limit ends with TCP: a server that is frozen accepts, and says nothing.
     """
     driver, seconds = load_pymysql(), options["connect_timeout"]
-    return driver.connect(
+    return with_blocks(driver.connections.Connection)(
         **options,
         read_timeout=seconds,
         write_timeout=seconds,

@@ -158,6 +158,28 @@ def test_what_is_not_sequenced_or_not_due_keeps_its_slice(
     assert _droppable(own) == ["old"]
 
 
+def test_two_programs_make_the_same_slice(
+    mysql_db: MySQLDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have seen that it is missing: the second neither fails nor makes it again."""
+    log.ensure_slices(own)
+    mysql_db.run("UPDATE penstock.slice_rates SET peak_per_second = 500000 WHERE parent = 'events'")
+    found = database.call(own, "missing_slices")
+    assert [row[0] for row in found] == ["events"]
+    assert log.ensure_slices(mysql_db.connect()) == 1
+    slices = _slices(mysql_db)
+    answers = [found, []]
+    call = database.call
+    monkeypatch.setattr(
+        database, "call",
+        lambda on, name: answers.pop(0) if name == "missing_slices" else call(on, name),
+    )  # fmt: skip
+    assert log.ensure_slices(own) == 0
+    ((parent, start, end),) = found
+    assert mysql_storage.add(own, parent, start - 1, end - 1) is False  # of another name
+    assert _slices(mysql_db) == slices
+
+
 def test_ddl_that_gets_no_lock_gives_up(mysql_db: MySQLDatabase, own: Any) -> None:
     """F13. Guard: lock_wait_timeout; publishers behind it go on."""
     put(own, "gone")

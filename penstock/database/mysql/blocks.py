@@ -1,0 +1,114 @@
+"""What a connection of :func:`penstock.connect` adds to PyMySQL's, so that one code runs on all.
+
+psycopg's connection has `execute`, `transaction` and a `with` block that commits.  PyMySQL's has
+none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from types import TracebackType
+from typing import Any
+
+from penstock.driver_errors import errno_of
+from penstock.errors import TransactionRolledBack
+
+_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
+_NO_SAVEPOINT = 1305
+
+
+class Blocks:
+    """`execute`, `transaction` and `with`, as psycopg's connection has them."""
+
+    #: How many blocks are open: it names the next savepoint.
+    _depth = 0
+
+    def execute(
+        self: Any, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run one statement, with ``%s`` or ``%(name)s`` for its parameters; returns its cursor."""
+        cursor = self.cursor()
+        cursor.execute(query, params)
+        return cursor
+
+    @contextmanager
+    def transaction(self: Any) -> Iterator[Any]:
+        """A transaction that commits at the end, or rolls back when its block raises.
+
+        Inside of a transaction it is a savepoint.
+        """
+        begun = bool(self.server_status & _IN_TRANSACTION)
+        with _savepoint(self) if begun else _whole(self):
+            yield self
+
+    def __exit__(
+        self: Any,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or roll back when the block raised; then close."""
+        try:
+            if self.open and kind is None:
+                self.commit()
+        finally:
+            with suppress(Exception):  # closing rolls back what is open
+                self.close()
+
+
+@contextmanager
+def _whole(connection: Any) -> Iterator[None]:
+    """A deadlock ends the transaction.  What a block writes after it has passed that error over
+    must not stay, so the session does not commit by itself here.
+    """
+    by_itself = connection.get_autocommit()
+    connection.autocommit(False)
+    try:
+        connection.begin()
+        with _savepoint(connection):
+            yield
+        connection.commit()
+    except BaseException:
+        with suppress(Exception):  # the connection is gone: the server rolls back itself
+            connection.rollback()
+        raise
+    finally:
+        with suppress(Exception):  # it is gone, and the next statement will say so
+            connection.autocommit(by_itself)
+
+
+@contextmanager
+def _savepoint(connection: Any) -> Iterator[None]:
+    name = f"penstock_block_{connection._depth}"
+    connection.query(f"SAVEPOINT {name}")
+    connection._depth += 1
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # gone with the whole transaction, or with the connection
+            connection.query(f"ROLLBACK TO SAVEPOINT {name}")
+        raise
+    else:
+        _release(connection, name)
+    finally:
+        connection._depth -= 1
+
+
+def _release(connection: Any, name: str) -> None:
+    try:
+        connection.query(f"RELEASE SAVEPOINT {name}")
+    except Exception as error:
+        if errno_of(error) != _NO_SAVEPOINT:
+            raise
+        raise TransactionRolledBack(
+            "the transaction ended inside its block, so nothing of the block may count",
+            hint="after a deadlock begin again; inside the block neither commit nor roll back",
+        ) from error
+
+
+@cache
+def with_blocks(driver_connection: Any) -> Any:
+    """The class of a driver's connection, with these additions."""
+    return type("MySQLConnection", (Blocks, driver_connection), {})

@@ -1,0 +1,1 @@
+"""The code of the pages runs as it stands there, on every engine."""
