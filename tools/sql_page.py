@@ -66,8 +66,8 @@ FAMILIES = {
     "operate": "set_retention retention_of place_hold release_hold list_holds list_skips "
     "list_removals expire_dead_letters remove_leftovers set_policy clear_policy policy_of "
     "policy_history list_policies subscription_policy ensure_slices slices_ready log_status "
-    "sequence_gaps current_history histories_of report_positions restore_status reconcile "
-    "applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "
+    "sequence_gaps current_history histories_of history_starts_of report_positions restore_status "
+    "reconcile applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "
     "storage_shortage broken_slices",
 }
 

@@ -48,6 +48,16 @@ def histories(connection: Any) -> list[History]:
     return [History(*row) for row in call(connection, "histories_of")]
 
 
+def history_starts(connection: Any, topic: str, history: int) -> dict[int, int | None]:
+    """How far a position of a history may be kept in each partition of a topic.
+
+    What is above is other events now.  None where the log has not written down where a later
+    history began.
+    """
+    rows = call(connection, "history_starts_of", topic=topic, history=history)
+    return {int(partition): position for partition, position in rows}
+
+
 def reconcile(connection: Any, reason: str) -> int:
     """Open the next history and let stopped partitions go on.  Returns its number."""
     return int(call(connection, "reconcile", reason=reason)[0][0])

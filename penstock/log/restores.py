@@ -81,6 +81,13 @@ def require_log(
     _refuse_stopped(seen, report_positions(connection, seen, source, subscription), source)
 
 
+def tell(
+    connection: Any, seen: Mapping[int, Seen], source: str, subscription: str | None = None
+) -> None:
+    """Report what was seen, as far as this login may: what is beyond the log stops there."""
+    _reports(connection, seen, source, subscription)
+
+
 def require_leases(connection: Any, known: Iterable[Lease], source: str, subscription: str) -> None:
     """The same for the positions of leases, except topics that are gone or no longer read."""
     seen = {lease.partition_id: Seen(lease.position, lease.history) for lease in known}

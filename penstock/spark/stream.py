@@ -18,6 +18,8 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock import database
 from penstock.errors import InvalidArgument, LogBehind, TopicNotFound
+from penstock.log.histories import history_starts
+from penstock.log.restores import Seen, tell
 from penstock.records import PartitionRange
 from penstock.spark.batch import inputs, read_input
 from penstock.spark.cold import Archive
@@ -84,6 +86,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch reads; ``start`` itself when it is to wait."""
         present = self._look()
         after = self._positions(start, present)
+        if start["history"] != present[0].history:
+            # Written down before anything is read.  Otherwise each micro-batch would begin with the
+            # position of the lost history again.
+            return _offset(present, after)
         lags = {each.partition: self._end(each) - after.get(each.partition, 0) for each in present}
         taken = self._taken(lags, limit)
         if not taken:
@@ -161,17 +167,54 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The positions of an offset, checked against the log; a new partition is at 0."""
         _require_ours(offset, present)
         found = {int(each): position for each, position in offset["p"].items()}
-        now = present[0].history
-        if offset["history"] == now:
+        if offset["history"] == present[0].history:
+            self._require_log(found, present)
             return found
         if self._options.fail_on_history_change:
             raise LogBehind(
-                f"the stream has read history {offset['history']}, the log is at history {now}: a"
-                " restore lost events that the stream may have read",
+                f"the stream has read history {offset['history']}, the log is at history"
+                f" {present[0].history}: a restore lost events that the stream may have read",
                 hint="begin a new checkpoint, or go on with failOnHistoryChange=false",
             )
-        ends = {each.partition: each.high_watermark for each in present}
-        return {each: min(position, ends.get(each, 0)) for each, position in found.items()}
+        with closing(self._options.address.connect()) as connection:
+            starts = history_starts(connection, self._options.topic, offset["history"])
+        return _lowered(found, starts, present)
+
+    def _require_log(self, found: Mapping[int, int], present: list[PartitionRange]) -> None:
+        """LogBehind when the log ends before what was read of the same history.
+
+        A copy of the volume is restored like this.  Waiting until the log has grown to there would
+        skip what it gets until then.  So the position is reported, which stops other readers too.
+        """
+        beyond = [each for each in present if found.get(each.partition, 0) > each.high_watermark]
+        if not beyond:
+            return
+        seen = {each.partition_id: Seen(found[each.partition], each.history) for each in beyond}
+        source = f"a stream of Spark ({self._options.topic})"
+        with closing(self._options.address.connect()) as connection:
+            tell(connection, seen, source, self._options.subscription)
+        raise LogBehind(
+            f"partition {beyond[0].partition} ends at sequence {beyond[0].high_watermark}, and the"
+            f" stream has read {found[beyond[0].partition]} of the same history",
+            hint="a restore lost commits: look at `penstock restore status`, then open the next"
+            " history by `penstock restore reconcile`",
+        )
+
+
+def _lowered(
+    found: Mapping[int, int], starts: Mapping[int, int | None], present: list[PartitionRange]
+) -> dict[int, int]:
+    """Positions of an earlier history, none above the start of a later one.
+
+    Where that is not known, the end of the log is the best bound.
+    """
+    ends = {each.partition: each.high_watermark for each in present}
+    bounds = {each: ends.get(each) if start is None else start for each, start in starts.items()}
+    lowered = {}
+    for each, position in found.items():
+        bound = bounds.get(each)
+        lowered[each] = position if bound is None else min(position, bound)
+    return lowered
 
 
 def _offset(present: list[PartitionRange], positions: Mapping[int, int]) -> Offset:

@@ -8,6 +8,11 @@ CALL penstock.restore_status()
 -- reads only
 CALL penstock.histories_of()
 
+-- name: history_starts_of
+-- How far a position of a history may be kept in each partition of a topic.
+-- reads only
+CALL penstock.history_starts_of(%(topic)s, %(history)s)
+
 -- name: reconcile
 -- Begins the next history.
 CALL penstock.reconcile(%(reason)s)

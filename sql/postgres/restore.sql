@@ -6,6 +6,10 @@ SELECT topic, partition, high_watermark, sequence, history, source, reported_at 
 -- The histories of the log.
 SELECT history, reason, opened_at FROM penstock.histories_of()
 
+-- name: history_starts_of
+-- How far a position of a history may be kept in each partition of a topic.
+SELECT partition, position FROM penstock.history_starts_of(%(topic)s, %(history)s::integer)
+
 -- name: reconcile
 -- Begins the next history.
 SELECT penstock.reconcile(%(reason)s)

@@ -85,6 +85,7 @@ heartbeats              c . o . .
 held_leases             c . o . .
 high_watermarks         c . o . r
 histories_of            . . o . r
+history_starts_of       c . o . .
 install_rights          . i . . .
 installation_id         . . o . .
 join                    c . o . .

@@ -16,6 +16,7 @@ from penstock.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
+from penstock.log.histories import history_starts, reconcile, restore_status
 from penstock.spark.batch import RangesInput
 from penstock.spark.options import read_options
 from penstock.spark.stream import Offset, StreamReader
@@ -145,8 +146,119 @@ def test_another_history_stops_the_stream_unless_told_otherwise(db: ContractData
     goes_on = _reader(db, failOnHistoryChange="false")
     publish_more(db, 4, odd=False, first=20)
     end = goes_on.latestOffset(before, ALL_AVAILABLE)
-    assert (end["history"], end["p"]) == (1, {"0": 12, "1": 12})
-    assert _events(goes_on, before, end) == 2
+    assert (end["history"], end["p"]) == (1, {"0": 10, "1": 12})
+    assert _events(goes_on, before, end) == 0
+    assert _events(goes_on, end, goes_on.latestOffset(end, ALL_AVAILABLE)) == 2
+
+
+def _restored(db: ContractDatabase, lost: dict[str, int], events: int = 15) -> Offset:
+    """A log of two partitions that a restore has cut back to so many events each, and reconciled.
+
+    Returns the offset of a stream that has read what was lost.
+    """
+    published(db, 2 * events, odd=False)
+    before = _kept({**_reader(db).initialOffset(), "p": lost})
+    with closing(db.connect(autocommit=False)) as connection:
+        assert reconcile(connection, "restored from yesterday") == 2
+        connection.commit()
+    return before
+
+
+def _read_on(db: ContractDatabase, start: Offset, limit: int = 1_000) -> tuple[int, Offset]:
+    """How many events a stream reads until the end of the log, restarted for each micro-batch."""
+    total = 0
+    while True:
+        reader = _reader(db, failOnHistoryChange="false")
+        end = _kept(reader.latestOffset(start, ReadMaxRows(limit)))
+        if end == start:
+            return total, end
+        total += _events(reader, start, end)
+        start = end
+
+
+@pytest.mark.parametrize("grown", [0, 5, 30])
+def test_after_a_restore_a_stream_reads_all_that_comes_later(
+    db: ContractDatabase, grown: int
+) -> None:
+    """Whenever it looks first: before the log passes what was lost, or long after.
+
+    Guard: the log says where the new history began, and the first look writes it down.
+    """
+    start = _restored(db, {"0": 25, "1": 10})
+    publish_more(db, 2 * grown, odd=False, first=30)
+    total, start = _read_on(db, start)
+    assert (total, start["history"]) == (5 + 2 * grown, 2)
+    for number in range(4):
+        publish_more(db, 6, odd=False, first=1_000 + 6 * number)
+        total, start = _read_on(db, start, limit=4)
+        assert total == 6
+
+
+def test_a_planned_micro_batch_of_the_lost_history_reads_nothing(db: ContractDatabase) -> None:
+    """Spark repeats it after a restart, with the positions that it wrote down before."""
+    start = _restored(db, {"0": 20, "1": 0})
+    end = {**start, "p": {"0": 25, "1": 4}}
+    for grown in (0, 14, 40):
+        publish_more(db, grown, odd=False, first=100)
+        reader = _reader(db, failOnHistoryChange="false")
+        assert _events(reader, start, end) == 4  # of partition 1, which lost nothing
+    assert _read_on(db, end)[0] == 2 * 15 + 54 - 15 - 4
+
+
+def test_without_the_start_of_the_history_a_stream_skips_events(db: ContractDatabase) -> None:
+    """Mutant."""
+    every = "FROM partitions AS p;"
+    db.without_guard("open_history", every, every.replace(";", " WHERE false;"))
+    start = _restored(db, {"0": 25, "1": 15})
+    publish_more(db, 60, odd=False, first=30)
+    assert _read_on(db, start)[0] == 60 - 10
+
+
+def test_a_history_from_before_its_start_was_recorded_is_written_down_too(
+    db: ContractDatabase,
+) -> None:
+    """Then the end of the log at the first look is the bound, also at each restart."""
+    start = _restored(db, {"0": 25, "1": 15})
+    db.run("DELETE FROM penstock.history_starts")
+    end = _kept(_reader(db, failOnHistoryChange="false").latestOffset(start, ALL_AVAILABLE))
+    assert (end["history"], end["p"]) == (2, {"0": 15, "1": 15})
+    publish_more(db, 60, odd=False, first=30)
+    assert _read_on(db, end)[0] == 60
+
+
+def test_the_lowest_start_of_the_later_histories_counts(db: ContractDatabase) -> None:
+    start = _restored(db, {"0": 25, "1": 15})
+    publish_more(db, 20, odd=False, first=30)
+    with closing(db.connect(autocommit=False)) as connection:
+        names.resize_topic(connection, TOPIC, 3)
+        assert reconcile(connection, "and once more") == 3
+        connection.commit()
+        found = {each: history_starts(connection, TOPIC, each) for each in (1, 2, 3)}
+    assert found == {1: {0: 15, 1: 15, 2: 0}, 2: {0: 25, 1: 25, 2: 0}, 3: {0: 25, 1: 25, 2: 0}}
+    assert _read_on(db, start)[0] == 20
+
+
+def test_a_stream_that_has_read_beyond_the_log_stops_until_the_reconcile(
+    db: ContractDatabase,
+) -> None:
+    """A copy of the volume, restored: the history is the same, and nothing tells it but this."""
+    published(db, 30, odd=False)
+    before = {**_reader(db).initialOffset(), "p": {"0": 25, "1": 15}}
+    for fails in ("true", "false"):
+        reader = _reader(db, failOnHistoryChange=fails)
+        beyond = pytest.raises(LogBehind, match="ends at sequence 15, and the stream has read 25")
+        with beyond:
+            reader.latestOffset(before, ALL_AVAILABLE)
+        with beyond:
+            reader.partitions(before, before)
+    with closing(db.connect(autocommit=False)) as connection:
+        (stopped,) = restore_status(connection)
+        assert (stopped.partition, stopped.sequence) == (0, 25)
+        assert "stream of Spark" in stopped.source
+        reconcile(connection, "restored from yesterday")
+        connection.commit()
+    publish_more(db, 60, odd=False, first=30)
+    assert _read_on(db, before)[0] == 60
 
 
 def test_a_subscription_mirrors_what_spark_has_done(db: ContractDatabase) -> None:

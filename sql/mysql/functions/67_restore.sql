@@ -39,6 +39,8 @@ BEGIN
     CALL raise_counters();
     SELECT MAX(h.history) + 1 INTO opened FROM histories AS h;
     INSERT INTO histories (history, reason) VALUES (opened, LEFT(reason, 2000));
+    INSERT INTO history_starts (partition_id, history, position)
+    SELECT p.id, opened, high_watermark(p.id) FROM partitions AS p;
     OPEN leased;
     lease: LOOP
         FETCH leased INTO owner_id, part_id;
@@ -226,4 +228,31 @@ READS SQL DATA
 BEGIN
     CALL refuse_serializable('histories_of()');
     SELECT h.history, h.reason, h.opened_at FROM histories AS h ORDER BY h.history;
+END;
+
+-- name: history_starts_of
+-- How far a reader outside the database may keep a position that it has in a history: to the lowest end of the log at
+-- which a later history began. What is above is other events now, also when the log has grown beyond the position
+-- since. No later history: the end of the log. NULL where a later history began before this was recorded. Raises
+-- PS002.
+CREATE PROCEDURE history_starts_of(topic VARCHAR(4000), history INT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE later, recorded BIGINT;
+    CALL refuse_serializable('history_starts_of()');
+    CALL find_topic(topic, owner_id);
+    SELECT COUNT(*) INTO later FROM histories AS h WHERE h.history > history;
+    SELECT COUNT(DISTINCT s.history) INTO recorded FROM history_starts AS s WHERE s.history > history;
+    SELECT p.number AS `partition`,
+           CASE WHEN later = 0 THEN high_watermark(p.id)
+                -- A partition that was not there when a history began held nothing then.
+                WHEN recorded = later THEN (
+                    SELECT IF(COUNT(*) = later, MIN(s.position), 0)
+                    FROM history_starts AS s
+                    WHERE s.partition_id = p.id AND s.history > history)
+           END AS position
+    FROM partitions AS p
+    WHERE p.topic_id = owner_id
+    ORDER BY p.number;
 END;

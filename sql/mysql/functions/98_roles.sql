@@ -19,7 +19,7 @@ BEGIN
             held_leases position seek subscription_lag take_overs rejected_commits
             open_block open_cold_block read_block dead_letters_between relay_failure dead_letter dead_letters_of
             report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
-            locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions
+            locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions history_starts_of
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             lift_limit grown_since policy_of subscription_policy claim lease_states active_consumers lead_subscription
             assign_partitions assignment_of
@@ -61,7 +61,8 @@ BEGIN
             log_epochs_due record_reading clean installation_id target_in_use copies_on
             keep_events carry_positions condemn_slices
             droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of
-            place_hold release_hold list_holds locate_time place_bookmark drop_bookmark list_bookmarks
+            history_starts_of place_hold release_hold list_holds locate_time place_bookmark drop_bookmark
+            list_bookmarks
             bookmark_positions list_skips list_removals expire_dead_letters remove_leftovers ensure_slices
             slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting settings_of
             set_backpressure measure_pressure turn_dedup reconcile report_positions restore_status histories_of

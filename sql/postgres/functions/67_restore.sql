@@ -118,6 +118,8 @@ BEGIN
     SELECT max(h.history) + 1, left(open_history.reason, 2000)
     FROM histories AS h
     RETURNING histories.history INTO opened;
+    INSERT INTO history_starts (partition_id, history, position)
+    SELECT p.id, opened, high_watermark(p.id) FROM partitions AS p;
     FOR lease IN
         SELECT l.* FROM leases AS l ORDER BY l.subscription_id, l.partition_id FOR UPDATE
     LOOP
@@ -263,4 +265,32 @@ $$;
 CREATE OR REPLACE FUNCTION histories_of() RETURNS TABLE (history integer, reason text, opened_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT h.history, h.reason, h.opened_at FROM histories AS h ORDER BY h.history
+$$;
+
+-- name: history_starts_of
+-- How far a reader outside the database may keep a position that it has in a history: to the lowest end of the log at
+-- which a later history began. What is above is other events now, also when the log has grown beyond the position
+-- since. No later history: the end of the log. NULL where a later history began before this was recorded. Raises
+-- PS002.
+CREATE OR REPLACE FUNCTION history_starts_of(topic text, history integer)
+RETURNS TABLE (partition integer, "position" bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    later bigint := (SELECT count(*) FROM histories AS h WHERE h.history > history_starts_of.history);
+    recorded bigint := (
+        SELECT count(DISTINCT s.history) FROM history_starts AS s WHERE s.history > history_starts_of.history);
+BEGIN
+    RETURN QUERY
+    SELECT p.number,
+           CASE WHEN later = 0 THEN high_watermark(p.id)
+                -- A partition that was not there when a history began held nothing then.
+                WHEN recorded = later THEN (
+                    SELECT CASE WHEN count(*) = later THEN min(s.position) ELSE 0 END
+                    FROM history_starts AS s
+                    WHERE s.partition_id = p.id AND s.history > history_starts_of.history)
+           END
+    FROM partitions AS p
+    WHERE p.topic_id = require_topic(history_starts_of.topic)
+    ORDER BY p.number;
+END
 $$;
