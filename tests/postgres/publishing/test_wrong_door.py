@@ -6,6 +6,7 @@ import asyncio
 import gc
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -89,6 +90,10 @@ def _named(module: str, name: str) -> Any:
     return kind()
 
 
+def _same(given: Any) -> Any:
+    return given
+
+
 async def _givers(url: str) -> AsyncIterator[Any]:
     """All that gives connections and is none."""
     on_psycopg = url.replace("postgresql://", "postgresql+psycopg://")
@@ -131,7 +136,7 @@ def test_what_gives_connections_is_refused_by_every_call(
                 with pytest.raises(InvalidArgument):
                     call(giver)
             with pytest.raises(InvalidArgument):
-                penstock.within_transaction(lambda giver=giver: giver, pytest.fail)
+                penstock.within_transaction(partial(_same, giver), pytest.fail)
             for await_call in AIO_CALLS.values():
                 with pytest.raises(InvalidArgument, match="not an asynchronous") as caught:
                     await await_call(giver)
