@@ -46,7 +46,7 @@ FAMILIES = {
     "queue": "receive acknowledge extend release_claims reject peek queue_statistics "
     "queue_pointers configure_queue describe_queue purge",
     "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
-    "assignment_of mark_low_water",
+    "assignment_of mark_low_water note_archive_reads",
     "relay": "open_block open_cold_block read_block dead_letters_between relay_failure "
     "dead_letter sweep",
     "dead_letters": "suspects begin_attempt bring_letter give_up parked_keys commit_parking "

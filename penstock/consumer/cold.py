@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock import subscriptions
 from penstock.errors import BelowLowSequence
+from penstock.subscriptions import stream
 from penstock.topics import names
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class ColdReads:
         self._low: dict[int, int] = {}
         #: The last event of each partition that came from the archive.
         self._cold_to: dict[int, int] = {}
+        #: The lease_epochs under which retention was told that this reads the archive.
+        self._told: dict[int, int] = {}
 
     def cold_to(self, partition_id: int) -> int:
         """Up to here the events of a partition are known not to be in the database."""
@@ -53,6 +56,7 @@ class ColdReads:
         hot = [lease for lease in leases if not self._is_cold(lease)]
         found: list[tuple[Lease, list[Event]]] = []
         if cold and not self._is_paused(connection):
+            self._tell(connection, cold)
             share = max(1, max_events // len(leases))
             for lease in cold:
                 events = self._read(connection, lease, min(share, max_each or share))
@@ -75,6 +79,13 @@ class ColdReads:
         """A poll of a paused subscription returns nothing, and so does the archive."""
         described = subscriptions.describe_subscription(connection, self._subscription)
         return described.paused_at is not None
+
+    def _tell(self, connection: Connection, leases: Sequence[Lease]) -> None:
+        """Retention need not wait for these: else it does, for who may have no targets."""
+        new = [lease for lease in leases if self._told.get(lease.partition_id) != lease.lease_epoch]
+        if new:
+            stream.note_archive_reads(connection, self._subscription, new)
+            self._told |= {lease.partition_id: lease.lease_epoch for lease in new}
 
     def _learn(self, connection: Connection, leases: Sequence[Lease]) -> bool:
         """Ask for the low sequences.  Returns whether one of these is below it."""

@@ -125,15 +125,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._options.subscription is None:
             return
+        leases: dict[str, Any] = {
+            "subscription": self._options.subscription,
+            "partition_ids": [id_of(end["topic_id"], int(each)) for each in end["p"]],
+            "lease_epochs": [0] * len(end["p"]),  # nobody holds a lease of it
+        }
         with closing(self._options.address.connect()) as connection:
-            database.call(
-                connection,
-                "mark_low_water",
-                subscription=self._options.subscription,
-                partition_ids=[id_of(end["topic_id"], int(each)) for each in end["p"]],
-                lease_epochs=[0] * len(end["p"]),  # nobody holds a lease of it
-                positions=list(end["p"].values()),
-            )
+            positions = list(end["p"].values())
+            database.call(connection, "mark_low_water", **leases, positions=positions)
+            if Archive.of(self._options).targets:
+                database.call(connection, "note_archive_reads", **leases)
 
     def _look(self) -> list[PartitionRange]:
         with closing(self._options.address.connect()) as connection:

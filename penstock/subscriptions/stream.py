@@ -256,6 +256,22 @@ def position(connection: Any, subscription: str, topic: str) -> dict[int, int]:
     return {partition: done for partition, done, _ in rows}
 
 
+def note_archive_reads(connection: Any, subscription: str, leases: Sequence[Lease]) -> None:
+    """Tell retention that the holder of these leases reads the archive.
+
+    Below the low sequence retention waits for a subscription until its holder says so: what it
+    removes then stays readable.  The next holder of a lease has to say so again.  A
+    :class:`penstock.Consumer` with ``archive`` and a relay with targets do it by themselves.
+    """
+    database.call(
+        connection,
+        "note_archive_reads",
+        subscription=subscription,
+        partition_ids=[lease.partition_id for lease in leases],
+        lease_epochs=[lease.lease_epoch for lease in leases],
+    )
+
+
 def report_error(connection: Any, member: Membership, text: str) -> None:
     """Record the member's last error, for `penstock status`; the next one replaces it.
 

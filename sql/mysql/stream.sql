@@ -82,3 +82,7 @@ CALL penstock.assignment_of(%(subscription)s)
 -- name: mark_low_water
 -- Copies positions from a registry outside the database.
 CALL penstock.mark_low_water(%(subscription)s, %(partition_ids)s, %(lease_epochs)s, %(positions)s)
+
+-- name: note_archive_reads
+-- Records that the holders of leases read the archive.
+CALL penstock.note_archive_reads(%(subscription)s, %(partition_ids)s, %(lease_epochs)s)

@@ -93,3 +93,7 @@ SELECT term, holders FROM penstock.assignment_of(%(subscription)s)
 SELECT penstock.mark_low_water(
     %(subscription)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[], %(positions)s::bigint[]
 )
+
+-- name: note_archive_reads
+-- Records that the holders of leases read the archive.
+SELECT penstock.note_archive_reads(%(subscription)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[])

@@ -38,6 +38,9 @@ STEERING: dict[str, Call] = {
     "resume": subscriptions.resume,
     "describe_subscription": subscriptions.describe_subscription,
     "report_error": lambda own, name: stream.report_error(own, member(name), "x"),
+    "note_archive_reads": lambda own, name: database.call(
+        own, "note_archive_reads", subscription=name, partition_ids=[1], lease_epochs=[1]
+    ),
     "open_cold_block": lambda own, name: database.call(
         own,
         "open_cold_block",

@@ -124,6 +124,7 @@ move_copy               . . o . .
 move_namespace          . . o . .
 move_topic              . . o . .
 namespace_exists        c . o p r
+note_archive_reads      c . o . .
 note_slice_rates        . i o . .
 note_target_speed       . . o . .
 nothing_waits           . . o . .

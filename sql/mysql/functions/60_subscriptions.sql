@@ -219,6 +219,22 @@ BEGIN
     SELECT wanted AS `position`, in_epoch AS log_epoch, epoch_begins AS first_sequence, epoch_ends AS last_sequence;
 END;
 
+-- name: require_start_of_queue
+-- Refuses a queue that would begin below the low sequence of a partition (PS016): no queue reads the archive.
+CREATE PROCEDURE require_start_of_queue(owner_id BIGINT, part_id BIGINT, wanted BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE low BIGINT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT p.low_sequence INTO low
+    FROM partitions AS p JOIN subscriptions AS s ON s.id = owner_id
+    WHERE p.id = part_id AND s.mode = 'queue';
+    IF wanted < low - 1 THEN
+        CALL refuse('PS016', CONCAT('sequence ', wanted + 1, ' is below the low sequence ', low,
+                                    ', and a queue reads nothing from the archive: begin at "earliest"'));
+    END IF;
+END;
+
 -- name: add_topic
 -- Makes a subscription read a topic. The caller has locked the topic's row against the logical drop, so that
 -- "earliest" never points below the low sequence.
@@ -236,6 +252,7 @@ BEGIN
             LEAVE part;
         END IF;
         CALL find_start(part_id, start, wanted);
+        CALL require_start_of_queue(owner_id, part_id, wanted);
         INSERT INTO leases (subscription_id, partition_id) VALUES (owner_id, part_id);
         INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
         VALUES (owner_id, part_id, wanted, 0, 'start');
@@ -341,6 +358,7 @@ BEGIN
     DELETE c FROM consumers AS c WHERE c.subscription_id = owner_id;
     DELETE l FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE l FROM leases AS l WHERE l.subscription_id = owner_id;
+    DELETE a FROM archive_readers AS a WHERE a.subscription_id = owner_id;
     DELETE a FROM active_partitions AS a WHERE a.subscription_id = owner_id;
     DELETE h FROM shares AS h WHERE h.subscription_id = owner_id;
     DELETE v FROM surveys AS v WHERE v.subscription_id = owner_id;

@@ -250,3 +250,56 @@ BEGIN
     SELECT marked;
     CALL end_call();
 END;
+
+-- name: note_archive_reader
+-- What note_archive_reads does for one lease, without its checks. The lease is read first: an INSERT that reads it
+-- would wait for a commit that has it locked.
+CREATE PROCEDURE note_archive_reader(owner_id BIGINT, part_id BIGINT, given_epoch BIGINT)
+BEGIN
+    DECLARE known_epoch BIGINT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT l.lease_epoch INTO known_epoch
+    FROM leases AS l WHERE l.subscription_id = owner_id AND l.partition_id = part_id;
+    IF known_epoch <= given_epoch THEN
+        INSERT INTO archive_readers (subscription_id, partition_id, lease_epoch) VALUES (owner_id, part_id, given_epoch)
+        ON DUPLICATE KEY UPDATE
+            noted_at = IF(archive_readers.lease_epoch < given_epoch, UTC_TIMESTAMP(6), archive_readers.noted_at),
+            lease_epoch = GREATEST(archive_readers.lease_epoch, given_epoch);
+    END IF;
+END;
+
+-- name: note_archive_reads
+-- Records that whoever holds these leases reads the archive, where the subscription stands below the low sequence. Then
+-- retention does not wait for it there: what is dropped stays readable for it. That is good for these lease_epochs: the
+-- next holder has to say so too, because he may have no targets. Until somebody says it, retention waits. An older
+-- lease_epoch changes nothing. The arrays are JSON (for the LIMIT see poll). Raises PS013, PS018, PS042.
+CREATE PROCEDURE note_archive_reads(subscription LONGTEXT, partition_ids JSON, lease_epochs JSON)
+BEGIN
+    DECLARE owner_id, part_id, given_epoch BIGINT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE given CURSOR FOR
+        SELECT p.id, e.lease_epoch
+        FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
+        JOIN (
+            SELECT j.place, j.lease_epoch
+            FROM JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS j
+            LIMIT 1000000
+        ) AS e ON e.place = p.place
+        ORDER BY p.id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('note_archive_reads()');
+    CALL find_subscription(subscription, owner_id);
+    CALL require_stream(owner_id);
+    SET done = FALSE;
+    OPEN given;
+    lease: LOOP
+        FETCH given INTO part_id, given_epoch;
+        IF done THEN
+            LEAVE lease;
+        END IF;
+        CALL note_archive_reader(owner_id, part_id, given_epoch);
+    END LOOP;
+    CLOSE given;
+    CALL end_call();
+END;

@@ -107,6 +107,7 @@ BEGIN
     CALL begin_call('open_cold_block()');
     CALL find_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    CALL note_archive_reader(owner_id, partition_id, lease_epoch);
     SET start = current_position(owner_id, partition_id) + 1;
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = partition_id;
     CALL find_open_block(owner_id, partition_id, start, block);

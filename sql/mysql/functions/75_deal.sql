@@ -13,6 +13,16 @@ BEGIN
     RETURN newest;
 END;
 
+-- name: current_undealt
+-- The first sequence of a partition that the log has and a queue has not dealt.
+CREATE FUNCTION current_undealt(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
+READS SQL DATA
+BEGIN
+    DECLARE low BIGINT;
+    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
+    RETURN GREATEST(current_reached(of_subscription, of_partition) + 1, low);
+END;
+
 -- name: has_undealt
 -- Whether a partition has events that a queue has not dealt. The ends are looked up in the query: calls of functions
 -- for each partition take longer.
@@ -326,10 +336,11 @@ END;
 -- The partitions of which a queue has not dealt all, locked, and up to where it shall deal each: an array of
 -- [partition, lease_epoch, position, after, until] in plan, or an empty text. Room is shared out in whole ranges,
 -- because a receive of many short ones takes several times as long; when there are fewer ranges than partitions, chance
--- chooses. A lease row that is locked is left to the next turn.
+-- chooses. A lease row that is locked is left to the next turn. What was dropped before it was dealt is passed over,
+-- and recorded.
 CREATE PROCEDURE undealt_parts(owner_id BIGINT, room BIGINT, wanted_size INT, OUT plan LONGTEXT)
 BEGIN
-    DECLARE part_id, held_epoch, stands_at, after, watermark, low, share, places BIGINT;
+    DECLARE part_id, held_epoch, stands_at, after, watermark, low, reached, share, places BIGINT;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE grown CURSOR FOR
@@ -363,7 +374,10 @@ BEGIN
             FOR UPDATE SKIP LOCKED);
         SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = part_id;
         SET stands_at = current_position(owner_id, part_id), watermark = high_watermark(part_id),
-            after = GREATEST(LEAST(current_reached(owner_id, part_id), watermark), low - 1);
+            reached = LEAST(current_reached(owner_id, part_id), watermark), after = GREATEST(reached, low - 1);
+        IF held_epoch IS NOT NULL AND reached < low - 1 THEN
+            CALL record_passed(owner_id, part_id, reached, low);
+        END IF;
         IF held_epoch IS NOT NULL AND watermark > after THEN
             SET plan = CONCAT_WS(',', NULLIF(plan, ''), JSON_ARRAY(part_id, held_epoch, stands_at, after, watermark));
         END IF;

@@ -280,11 +280,34 @@ BEGIN
     WHERE c.partition_id = part_id AND c.log_epoch = epoch;
 END;
 
+-- name: reads_archive
+-- Whether what retention drops of a partition stays readable for a subscription. It stands below the low sequence, the
+-- policy demands copies, and who holds the lease, or held it last, has read the archive (see note_archive_reads). It
+-- does not once it has caught up, or reads what was rehydrated.
+CREATE FUNCTION reads_archive(of_subscription BIGINT, of_partition BIGINT) RETURNS BOOLEAN
+READS SQL DATA
+BEGIN
+    DECLARE found, stands_at BIGINT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT p.low_sequence INTO found
+    FROM archive_readers AS a
+    JOIN leases AS l ON l.subscription_id = a.subscription_id AND l.partition_id = a.partition_id
+    JOIN partitions AS p ON p.id = a.partition_id
+    JOIN retention_policies AS r ON r.topic_id = p.topic_id
+    WHERE a.subscription_id = of_subscription AND a.partition_id = of_partition AND a.lease_epoch >= l.lease_epoch
+      AND r.copies > 0;
+    IF found IS NULL THEN
+        RETURN FALSE;
+    END IF;
+    SET stands_at = current_position(of_subscription, of_partition);
+    RETURN stands_at < found - 1 AND NOT is_rehydrated(of_partition, stands_at + 1);
+END;
+
 -- name: lowest_position
 -- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. Those
--- whose policy lets nothing wait that was sealed so many seconds ago (NULL: at any time) are left out. So is one that
--- reads the archive, below the low sequence, where the policy demands copies: each log epoch that goes stays readable
--- for it. It counts again once it has caught up, or reads what was rehydrated. With NULL nobody is left out.
+-- whose policy lets nothing wait that was sealed so many seconds ago (NULL: at any time) are left out, and those that
+-- read the archive. Any other one that stands below the low sequence counts: it gets an error, and it must not miss
+-- more than was recorded. With NULL nobody is left out.
 CREATE PROCEDURE lowest_position(part_id BIGINT, age DOUBLE, OUT subscription VARCHAR(500), OUT position BIGINT)
 READS SQL DATA
 BEGIN
@@ -292,14 +315,13 @@ BEGIN
     SET subscription = NULL, position = NULL;
     SELECT n.name, n.position INTO subscription, position
     FROM (
-        SELECT s.name, current_position(s.id, part_id) AS position, p.low_sequence, COALESCE(r.copies, 0) AS copies
+        SELECT s.id, s.name, current_position(s.id, part_id) AS position
         FROM partitions AS p
         JOIN subscription_topics AS t ON t.topic_id = p.topic_id
         JOIN subscriptions AS s ON s.id = t.subscription_id
-        LEFT JOIN retention_policies AS r ON r.topic_id = p.topic_id
         WHERE p.id = part_id AND (age IS NULL OR s.max_lag_seconds = 0 OR age < s.max_lag_seconds)
     ) AS n
-    WHERE n.position >= n.low_sequence - 1 OR n.copies = 0 OR age IS NULL OR is_rehydrated(part_id, n.position + 1)
+    WHERE age IS NULL OR NOT reads_archive(n.id, part_id)
     ORDER BY n.position, n.name
     LIMIT 1;
 END;

@@ -31,7 +31,7 @@ BEGIN
         WHEN JSON_LENGTH(targets) = 0 AND copies > 0 THEN 'the retention policy names no archive target'
         WHEN held_by IS NOT NULL THEN CONCAT('legal hold "', LEFT(held_by, 200), '" covers log epoch ', log_epoch)
         WHEN lowest < last THEN CONCAT('subscription "', slowest, '" stands at ', lowest, ', log epoch ', log_epoch,
-                                       ' ends at ', last)
+                                       ' ends at ', last, said_below(lowest, part_id))
         WHEN verified < copies
             THEN CONCAT('log epoch ', log_epoch, ' has ', verified, ' of ', copies, ' verified copies')
         WHEN age < minimum_age THEN CONCAT('log epoch ', log_epoch, ' is younger than ', minimum_age, ' s')
@@ -39,6 +39,17 @@ BEGIN
             THEN CONCAT('of log epoch ', log_epoch, ' this run has read back ', whole,
                                                               ' of ', copies, ' copies')
     END;
+END;
+
+-- name: said_below
+-- What is said of a reader that holds retention although it gets none of the events that it waits for.
+CREATE FUNCTION said_below(position BIGINT, of_partition BIGINT) RETURNS VARCHAR(200)
+READS SQL DATA
+BEGIN
+    DECLARE low BIGINT;
+    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
+    RETURN IF(position < low - 1,
+              '; it stands below the low sequence, and nobody who holds the partition reads the archive', '');
 END;
 
 -- name: begin_clean
@@ -220,7 +231,8 @@ BEGIN
 END;
 
 -- name: record_skips
--- Records which subscriptions have not read a log epoch that is dropped now: their policies let it not wait for them.
+-- Records which subscriptions have not read a log epoch that is dropped now, and do not read the archive: their
+-- policies let it not wait for them. It does not ask the policies again: one may have been changed since the decision.
 CREATE PROCEDURE record_skips(
     part_id BIGINT, log_epoch INT, first BIGINT, last BIGINT, policy_version INT, token CHAR(36)
 )
@@ -238,12 +250,29 @@ BEGIN
         WHERE p.id = part_id
         LIMIT 1000000  -- Keeps it from being merged into the query.
     ) AS n
-    WHERE n.position < last AND n.max_lag_seconds > 0;
+    WHERE n.position < last AND NOT reads_archive(n.id, part_id);
+END;
+
+-- name: record_passed
+-- Records what a queue passes over because it was dropped before it was dealt: what follows reached, up to the low
+-- sequence. What retention has recorded already stays as it is.
+CREATE PROCEDURE record_passed(owner_id BIGINT, part_id BIGINT, reached BIGINT, low BIGINT)
+BEGIN
+    INSERT INTO skips (
+        subscription_id, partition_id, log_epoch, first_sequence, last_sequence, max_lag_seconds, policy_version, run,
+        skipped_at)
+    SELECT s.id, e.partition_id, e.log_epoch, GREATEST(e.first_sequence, reached + 1), e.last_sequence,
+           s.max_lag_seconds, 0, '00000000-0000-0000-0000-000000000000', UTC_TIMESTAMP(6)
+    FROM subscriptions AS s
+    JOIN log_epochs AS e ON e.partition_id = part_id AND e.last_sequence > reached AND e.first_sequence < low
+    WHERE s.id = owner_id
+    ON DUPLICATE KEY UPDATE max_lag_seconds = skips.max_lag_seconds;
 END;
 
 -- name: list_skips
--- What retention removed before a subscription had read it, because of its policy max_lag_seconds: of one subscription,
--- or of all (NULL) that the login may see. unread says whether the subscription still stands before the end of it.
+-- What retention removed before a subscription had read it, because of its policy max_lag_seconds, and what a queue
+-- passed over: of one subscription, or of all (NULL) that the login may see. unread says whether the subscription still
+-- stands before the end of it.
 CREATE PROCEDURE list_skips(subscription LONGTEXT)
 READS SQL DATA
 BEGIN

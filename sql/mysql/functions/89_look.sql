@@ -11,7 +11,8 @@ BEGIN
     INTO ready, in_flight, waits, dead
     FROM (
         SELECT CAST(COALESCE(SUM(
-                   high_watermark(l.partition_id) - current_reached(owner_id, l.partition_id)), 0) AS SIGNED) AS events
+                   high_watermark(l.partition_id) - current_undealt(owner_id, l.partition_id) + 1), 0) AS SIGNED)
+                   AS events
         FROM leases AS l
         WHERE l.subscription_id = owner_id
     ) AS u
@@ -55,8 +56,8 @@ BEGIN
     CALL require_queue(subscription, 'peek', owner_id);
     SELECT t.floor_id INTO lowest_id FROM queue_turns AS t WHERE t.subscription_id = owner_id;
     SELECT t.address AS topic, l.partition_id & 65535 AS `partition`,
-           current_reached(owner_id, l.partition_id) + 1 AS reader,
-           COALESCE(u.repair, current_reached(owner_id, l.partition_id) + 1) AS repair, u.invisibility,
+           current_undealt(owner_id, l.partition_id) AS reader,
+           COALESCE(u.repair, current_undealt(owner_id, l.partition_id)) AS repair, u.invisibility,
            CAST(COALESCE(u.behind, 0) AS SIGNED) AS behind
     FROM leases AS l
     JOIN topics AS t ON t.id = l.partition_id >> 16
@@ -137,12 +138,12 @@ BEGIN
          ORDER BY k.sequence, k.partition_id
          LIMIT max_events)
         UNION ALL
-        SELECT l.partition_id, current_reached(owner_id, l.partition_id) + 1,
-               LEAST(current_reached(owner_id, l.partition_id) + max_events, high_watermark(l.partition_id)), 0,
+        SELECT l.partition_id, current_undealt(owner_id, l.partition_id),
+               LEAST(current_undealt(owner_id, l.partition_id) + max_events - 1, high_watermark(l.partition_id)), 0,
                'ready', NULL
         FROM leases AS l
         WHERE l.subscription_id = owner_id
-          AND high_watermark(l.partition_id) > current_reached(owner_id, l.partition_id)
+          AND high_watermark(l.partition_id) >= current_undealt(owner_id, l.partition_id)
         LIMIT 1000000
     ), shown AS (
         SELECT p.partition_id, p.first_sequence + l.n AS sequence, p.deliveries, p.state, p.deadline, (

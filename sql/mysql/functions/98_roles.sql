@@ -23,7 +23,8 @@ BEGIN
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             lift_limit grown_since policy_of subscription_policy claim lease_states active_consumers lead_subscription
             assign_partitions assignment_of
-            mark_low_water suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
+            mark_low_water note_archive_reads
+            suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
             finish_redriven fail_redriven redrive dead_letter_of reset_subscription pause_subscription
             resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
@@ -71,7 +72,8 @@ BEGIN
             settle_blocks raise_event_ids mergeable_partitions
             set_policy clear_policy policy_of policy_history list_policies
             subscription_policy claim lease_states active_consumers lead_subscription assign_partitions assignment_of
-            mark_low_water suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
+            mark_low_water note_archive_reads
+            suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
             finish_redriven fail_redriven redrive dead_letter_of drop_dead_letters reset_subscription pause_subscription
             resume_subscription report_error list_subscriptions describe_subscription subscription_consumers
             unleased_cursors leased_cursors subscription_statistics dead_letter_counts request_backfill claim_backfill

@@ -308,6 +308,9 @@ BEGIN
     DELETE FROM leases AS l
     WHERE l.subscription_id = ANY (readers)
       AND l.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM archive_readers AS a
+    WHERE a.subscription_id = ANY (readers)
+      AND a.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     DELETE FROM attempts AS a
     WHERE a.subscription_id = ANY (readers)
       AND a.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));

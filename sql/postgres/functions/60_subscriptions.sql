@@ -194,6 +194,26 @@ BEGIN
 END
 $$;
 
+-- name: require_start_of_queue
+-- Refuses a queue that would begin below the low sequence of a topic (PS016): no queue reads the archive.
+CREATE OR REPLACE FUNCTION require_start_of_queue(owner_id bigint, source_id bigint) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    wrong record;
+BEGIN
+    SELECT current_position(owner_id, p.id) + 1 AS start, p.low_sequence AS low INTO wrong
+    FROM partitions AS p JOIN subscriptions AS s ON s.id = owner_id
+    WHERE p.topic_id = source_id AND s.mode = 'queue' AND current_position(owner_id, p.id) < p.low_sequence - 1
+    ORDER BY p.number
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse('PS016', format('sequence %s is below the low sequence %s, and a queue reads nothing from the '
+                                       'archive', wrong.start, wrong.low),
+                       'Begin at "earliest"; or read the history as a stream, whose consumers have archive=targets.');
+    END IF;
+END
+$$;
+
 -- name: subscribe
 -- Creates the subscription if it does not exist, and adds topics to it. Returns how many were new. It locks the
 -- topic's row against the logical drop, so that "earliest" never points below the low sequence, and against resize
@@ -236,6 +256,7 @@ BEGIN
         SELECT owner_id, p.id, start_position(p.id, p.low_sequence, subscribe.start), 0, 'start'
         FROM partitions AS p
         WHERE p.topic_id = source_id;
+        PERFORM require_start_of_queue(owner_id, source_id);
     END LOOP;
     IF added > 0 THEN
         PERFORM refresh_policy(owner_id);
@@ -282,6 +303,7 @@ BEGIN
     DELETE FROM consumers AS c WHERE c.subscription_id = owner_id;
     DELETE FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE FROM leases AS l WHERE l.subscription_id = owner_id;
+    DELETE FROM archive_readers AS a WHERE a.subscription_id = owner_id;
     DELETE FROM active_partitions AS a WHERE a.subscription_id = owner_id;
     DELETE FROM shares AS h WHERE h.subscription_id = owner_id;
     DELETE FROM surveys AS v WHERE v.subscription_id = owner_id;

@@ -216,3 +216,29 @@ BEGIN
     RETURN moved;
 END
 $$;
+
+-- name: note_archive_reads
+-- Records that whoever holds these leases reads the archive, where the subscription stands below the low sequence. Then
+-- retention does not wait for it there: what is dropped stays readable for it. That is good for these lease_epochs: the
+-- next holder has to say so too, because he may have no targets. Until somebody says it, retention waits. An older
+-- lease_epoch changes nothing. Raises PS013, PS042.
+CREATE OR REPLACE FUNCTION note_archive_reads(subscription text, partition_ids bigint[], lease_epochs bigint[])
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+BEGIN
+    PERFORM commit_durably();
+    PERFORM require_stream(owner);
+    INSERT INTO archive_readers AS a (subscription_id, partition_id, lease_epoch)
+    SELECT l.subscription_id, l.partition_id, max(g.lease_epoch)
+    FROM unnest(partition_ids, lease_epochs) AS g (partition_id, lease_epoch)
+    JOIN leases AS l
+        ON l.subscription_id = owner.id AND l.partition_id = g.partition_id AND l.lease_epoch <= g.lease_epoch
+    GROUP BY l.subscription_id, l.partition_id
+    ORDER BY l.partition_id
+    ON CONFLICT ON CONSTRAINT archive_readers_pkey DO UPDATE
+    SET lease_epoch = EXCLUDED.lease_epoch, noted_at = clock_timestamp()
+    WHERE a.lease_epoch < EXCLUDED.lease_epoch;
+END
+$$;

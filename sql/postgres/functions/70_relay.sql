@@ -122,6 +122,8 @@ BEGIN
     PERFORM commit_durably();
     PERFORM hold_leases(
         owner, consumer, ARRAY[open_cold_block.partition_id], ARRAY[open_cold_block.lease_epoch]);
+    PERFORM note_archive_reads(
+        subscription, ARRAY[open_cold_block.partition_id], ARRAY[open_cold_block.lease_epoch]);
     SELECT * INTO block FROM open_block_of(owner.id, open_cold_block.partition_id);
     was_open := block.id IS NOT NULL;
     start := current_position(owner.id, open_cold_block.partition_id) + 1;

@@ -275,13 +275,14 @@ $$;
 -- name: undealt_parts
 -- The partitions of which a queue has not dealt all, locked, and up to where it shall deal each. Room is shared out in
 -- whole ranges, because a receive of many short ones takes several times as long; when there are fewer ranges than
--- partitions, chance chooses. A lease row that is locked is left to the next turn.
+-- partitions, chance chooses. A lease row that is locked is left to the next turn. What was dropped before it was dealt
+-- is passed over, and recorded.
 CREATE OR REPLACE FUNCTION undealt_parts(owner_id bigint, room bigint, range_size integer)
 RETURNS TABLE (partition_id bigint, lease_epoch bigint, "position" bigint, after bigint, until bigint)
 LANGUAGE sql AS $$
     WITH grown AS MATERIALIZED (
         SELECT l.partition_id, l.lease_epoch, stands.position,
-               GREATEST(stands.reached, p.low_sequence - 1) AS after, log.watermark
+               GREATEST(stands.reached, p.low_sequence - 1) AS after, log.watermark, stands.reached, p.low_sequence
         FROM leases AS l
         JOIN partitions AS p ON p.id = l.partition_id
         CROSS JOIN LATERAL (
@@ -300,6 +301,17 @@ LANGUAGE sql AS $$
         ) AS log
         WHERE l.subscription_id = owner_id AND log.watermark > stands.reached
         FOR NO KEY UPDATE OF l SKIP LOCKED
+    ), passed AS (
+        INSERT INTO skips (
+            subscription_id, partition_id, log_epoch, first_sequence, last_sequence, max_lag_seconds, policy_version,
+            run, skipped_at)
+        SELECT s.id, e.partition_id, e.log_epoch, GREATEST(e.first_sequence, n.reached + 1), e.last_sequence,
+               s.max_lag_seconds, 0, '00000000-0000-0000-0000-000000000000', clock_timestamp()
+        FROM grown AS n
+        JOIN subscriptions AS s ON s.id = owner_id
+        JOIN log_epochs AS e ON e.partition_id = n.partition_id AND e.last_sequence > n.reached
+        WHERE n.reached < n.low_sequence - 1 AND e.first_sequence < n.low_sequence
+        ON CONFLICT DO NOTHING
     )
     SELECT g.partition_id, g.lease_epoch, g.position, g.after,
            LEAST(g.watermark, g.after + LEAST(room, GREATEST(room / range_size / g.parts, 1) * range_size))

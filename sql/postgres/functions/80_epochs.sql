@@ -229,11 +229,30 @@ LANGUAGE sql AS $$
     WHERE c.partition_id = sealed.partition_id AND c.log_epoch = sealed.log_epoch;
 $$;
 
+-- name: reads_archive
+-- Whether what retention drops of a partition stays readable for a subscription. It stands below the low sequence, the
+-- policy demands copies, and who holds the lease, or held it last, has read the archive (see note_archive_reads). It
+-- does not once it has caught up, or reads what was rehydrated.
+CREATE OR REPLACE FUNCTION reads_archive(subscription_id bigint, partition_id bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM archive_readers AS a
+        JOIN leases AS l ON l.subscription_id = a.subscription_id AND l.partition_id = a.partition_id
+        JOIN partitions AS p ON p.id = a.partition_id
+        JOIN retention_policies AS r ON r.topic_id = p.topic_id
+        CROSS JOIN LATERAL (SELECT current_position(a.subscription_id, a.partition_id) AS at) AS stands
+        WHERE a.subscription_id = reads_archive.subscription_id AND a.partition_id = reads_archive.partition_id
+          AND a.lease_epoch >= l.lease_epoch AND r.copies > 0 AND stands.at < p.low_sequence - 1
+          AND NOT is_rehydrated(a.partition_id, stands.at + 1));
+END
+$$;
+
 -- name: lowest_position
 -- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. Those
--- whose policy lets nothing wait that was sealed at this time (NULL: of any age) are left out. So is one that reads the
--- archive, below the low sequence, where the policy demands copies: each log epoch that goes stays readable for it. It
--- counts again once it has caught up, or reads what was rehydrated. With NULL nobody is left out.
+-- whose policy lets nothing wait that was sealed at this time (NULL: of any age) are left out, and those that read the
+-- archive. Any other one that stands below the low sequence counts: it gets an error, and it must not miss more than
+-- was recorded. With NULL nobody is left out.
 CREATE OR REPLACE FUNCTION lowest_position(
     partition_id bigint, sealed_at timestamptz, OUT subscription text, OUT "position" bigint
 )
@@ -241,15 +260,11 @@ LANGUAGE sql STABLE AS $$
     SELECT s.name, stands.at
     FROM leases AS l
     JOIN subscriptions AS s ON s.id = l.subscription_id
-    JOIN partitions AS p ON p.id = l.partition_id
-    LEFT JOIN retention_policies AS r ON r.topic_id = p.topic_id
     CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS at) AS stands
     WHERE l.partition_id = lowest_position.partition_id AND (
-        lowest_position.sealed_at IS NULL OR s.max_lag_seconds = 0
-        OR lowest_position.sealed_at > clock_timestamp() - make_interval(secs => s.max_lag_seconds))
-      AND (stands.at >= p.low_sequence - 1 OR COALESCE(r.copies, 0) = 0 OR lowest_position.sealed_at IS NULL
-           OR EXISTS (SELECT FROM rehydrated_epochs AS b
-                      WHERE b.partition_id = p.id AND stands.at + 1 BETWEEN b.first_sequence AND b.last_sequence))
+        lowest_position.sealed_at IS NULL OR NOT reads_archive(l.subscription_id, l.partition_id) AND (
+            s.max_lag_seconds = 0
+            OR lowest_position.sealed_at > clock_timestamp() - make_interval(secs => s.max_lag_seconds)))
     ORDER BY 2, 1
     LIMIT 1
 $$;

@@ -24,8 +24,9 @@ BEGIN
         WHEN policy.targets = '{}' AND policy.copies > 0 THEN 'the retention policy names no archive target'
         WHEN held_by IS NOT NULL THEN format('legal hold "%s" covers log epoch %s', left(held_by, 200), epoch.log_epoch)
         WHEN slowest.position < epoch.last_sequence
-            THEN format('subscription "%s" stands at %s, log epoch %s ends at %s', slowest.subscription,
-                        slowest.position, epoch.log_epoch, epoch.last_sequence)
+            THEN format('subscription "%s" stands at %s, log epoch %s ends at %s%s', slowest.subscription,
+                        slowest.position, epoch.log_epoch, epoch.last_sequence,
+                        said_below(slowest.position, epoch.partition_id))
         WHEN verified < policy.copies
             THEN format('log epoch %s has %s of %s verified copies', epoch.log_epoch, verified, policy.copies)
         WHEN epoch.sealed_at + make_interval(secs => policy.minimum_age_seconds) > clock_timestamp()
@@ -34,6 +35,17 @@ BEGIN
             THEN format('of log epoch %s this run has read back %s of %s copies', epoch.log_epoch, whole, policy.copies)
     END;
 END
+$$;
+
+-- name: said_below
+-- What is said of a reader that holds retention although it gets none of the events that it waits for.
+CREATE OR REPLACE FUNCTION said_below("position" bigint, partition_id bigint) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN said_below.position < p.low_sequence - 1
+                THEN '; it stands below the low sequence, and nobody who holds the partition reads the archive'
+                ELSE '' END
+    FROM partitions AS p
+    WHERE p.id = said_below.partition_id
 $$;
 
 -- name: begin_clean
@@ -167,7 +179,8 @@ END
 $$;
 
 -- name: record_skips
--- Records which subscriptions have not read a log epoch that is dropped now: their policies let it not wait for them.
+-- Records which subscriptions have not read a log epoch that is dropped now, and do not read the archive: their
+-- policies let it not wait for them. It does not ask the policies again: one may have been changed since the decision.
 CREATE OR REPLACE FUNCTION record_skips(epoch log_epochs, policy_version integer, run uuid) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skips AS k (
@@ -178,15 +191,17 @@ LANGUAGE sql AS $$
     FROM leases AS l
     JOIN subscriptions AS s ON s.id = l.subscription_id
     CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS position OFFSET 0) AS p
-    WHERE l.partition_id = epoch.partition_id AND p.position < epoch.last_sequence AND s.max_lag_seconds > 0
+    WHERE l.partition_id = epoch.partition_id AND p.position < epoch.last_sequence
+      AND NOT reads_archive(l.subscription_id, l.partition_id)
     ON CONFLICT ON CONSTRAINT skips_pkey DO UPDATE
     SET first_sequence = EXCLUDED.first_sequence, max_lag_seconds = EXCLUDED.max_lag_seconds,
         policy_version = EXCLUDED.policy_version, run = EXCLUDED.run, skipped_at = EXCLUDED.skipped_at
 $$;
 
 -- name: list_skips
--- What retention removed before a subscription had read it, because of its policy max_lag_seconds: of one subscription,
--- or of all (NULL) that the login may see. unread says whether the subscription still stands before the end of it.
+-- What retention removed before a subscription had read it, because of its policy max_lag_seconds, and what a queue
+-- passed over: of one subscription, or of all (NULL) that the login may see. unread says whether the subscription still
+-- stands before the end of it.
 CREATE OR REPLACE FUNCTION list_skips(subscription text DEFAULT NULL)
 RETURNS TABLE (
     subscription text, topic text, partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint,

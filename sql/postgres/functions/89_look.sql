@@ -3,8 +3,10 @@
 CREATE OR REPLACE FUNCTION queue_counts(owner_id bigint, OUT ready bigint, OUT in_flight bigint, OUT delayed bigint)
 LANGUAGE sql STABLE SET enable_seqscan = off AS $$
     SELECT (
-               SELECT COALESCE(sum(high_watermark(l.partition_id) - stands.reached), 0)
+               SELECT COALESCE(sum(
+                   high_watermark(l.partition_id) - GREATEST(stands.reached, p.low_sequence - 1)), 0)
                FROM leases AS l
+               JOIN partitions AS p ON p.id = l.partition_id
                CROSS JOIN LATERAL (
                    SELECT COALESCE(o.reached, o.position) AS reached
                    FROM positions AS o
@@ -70,9 +72,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
            u.invisibility, COALESCE(u.behind, 0)
     FROM queue AS q
     JOIN leases AS l ON l.subscription_id = q.subscription_id
+    JOIN partitions AS p ON p.id = l.partition_id
     JOIN topics AS t ON t.id = l.partition_id >> 16
     CROSS JOIN LATERAL (
-        SELECT COALESCE(o.reached, o.position) AS reached
+        SELECT GREATEST(COALESCE(o.reached, o.position), p.low_sequence - 1) AS reached
         FROM positions AS o
         WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
         ORDER BY o.id DESC
@@ -139,8 +142,9 @@ BEGIN
         UNION ALL
         SELECT l.partition_id, s, 0, 'ready', NULL
         FROM leases AS l
+        JOIN partitions AS p ON p.id = l.partition_id
         CROSS JOIN LATERAL (
-            SELECT COALESCE(o.reached, o.position) AS reached FROM positions AS o
+            SELECT GREATEST(COALESCE(o.reached, o.position), p.low_sequence - 1) AS reached FROM positions AS o
             WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
             ORDER BY o.id DESC
             LIMIT 1

@@ -17,7 +17,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions history_starts_of
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             policy_of subscription_policy
-             claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
+             claim lease_states active_consumers lead_subscription assign_partitions assignment_of
+            mark_low_water note_archive_reads
             suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven finish_redriven
             fail_redriven redrive dead_letter_of
             reset_subscription pause_subscription resume_subscription report_error
@@ -59,7 +60,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles
             set_policy clear_policy policy_of policy_history list_policies subscription_policy
-             claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
+             claim lease_states active_consumers lead_subscription assign_partitions assignment_of
+            mark_low_water note_archive_reads
             suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven finish_redriven
             fail_redriven redrive dead_letter_of drop_dead_letters
             reset_subscription pause_subscription resume_subscription report_error

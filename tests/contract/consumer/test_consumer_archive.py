@@ -41,10 +41,10 @@ from tests.kit.stream import (
     stored,
 )
 
-#: Retention that waits for subscriptions that stand below the low sequence.
+#: Retention that waits also for who reads the archive.
 HOLDS: Guard = {
-    "postgres": ("lowest_position", "stands.at >= p.low_sequence - 1 OR", "true OR"),
-    "mysql": ("lowest_position", "n.position >= n.low_sequence - 1 OR", "TRUE OR"),
+    "postgres": ("reads_archive", "stands.at < p.low_sequence - 1", "false"),
+    "mysql": ("reads_archive", "stands_at < found - 1", "FALSE"),
 }
 
 
@@ -190,15 +190,29 @@ def test_where_no_target_has_it_it_ends_and_the_next_one_goes_on(
     assert seen == list(range(1, 26))
 
 
+def _reads_one(db: ContractDatabase, places: tuple[Target, Target]) -> None:
+    """A consumer with targets that ends with its first event, and has committed nothing."""
+    stop = threading.Event()
+
+    def handle(_: Event) -> None:
+        stop.set()
+        raise RuntimeError("not done")
+
+    new_consumer(db, archive=places, handler=handle).run(stop)
+
+
 def test_it_neither_holds_retention_nor_loses_its_place(
     db: ContractDatabase, places: tuple[Target, Target]
 ) -> None:
-    """D9: what goes while it stands there stays readable for it; caught up, it holds again."""
+    """D9: what goes once it reads there stays readable for it; caught up, it holds again."""
     own = db.connect()
     cold(own, *places)
     stream.subscribe(own, SUBSCRIPTION, [STREAM], 1)
     slow_leases(own)
     publish(own, 26, 45)
+    archived(own, *places)
+    assert dict(database.call(own, "low_sequences", topic=STREAM)) == {0: 21}
+    _reads_one(db, places)
     archived(own, *places)
     assert dict(database.call(own, "low_sequences", topic=STREAM)) == {0: 41}
     assert stored(own) == 0
@@ -214,11 +228,13 @@ def test_it_neither_holds_retention_nor_loses_its_place(
 def test_without_the_exception_it_would_hold_retention(
     db: ContractDatabase, places: tuple[Target, Target]
 ) -> None:
-    """Mutant of lowest_position."""
+    """Mutant of reads_archive."""
     own = db.connect()
     cold(own, *places)
     stream.subscribe(own, SUBSCRIPTION, [STREAM], 1)
+    slow_leases(own)
     publish(own, 26, 45)
+    _reads_one(db, places)
     without(db, HOLDS)
     archived(own, *places)
     assert dict(database.call(own, "low_sequences", topic=STREAM)) == {0: 21}

@@ -25,7 +25,7 @@ DAY = 86_400.0
 GONE = "nothing sealed is left"
 
 ANY_LAG: Guard = {
-    "postgres": ("lowest_position", "OR s.max_lag_seconds = 0", ""),
+    "postgres": ("lowest_position", "s.max_lag_seconds = 0", "false"),
     "mysql": ("lowest_position", "OR s.max_lag_seconds = 0", ""),
 }
 ANY_AGE: Guard = {
