@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock import database
@@ -22,6 +23,7 @@ from penstock.doctor.findings import (
     warning,
 )
 from penstock.doctor.letters import examine_letters, examine_skips
+from penstock.doctor.postgres_refusals import primary_of, unless_refused, untold_identity
 from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
 from penstock.doctor.queues import examine_queues
 from penstock.doctor.removals import examine_removals
@@ -63,11 +65,11 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         found = list(examine_settings(call(plain, "doctor_settings"), psql))
         found += _pooler(patient, plain, endpoint)
         if endpoint.in_recovery:
-            return [*found, _replica(patient, endpoint)]
+            return [*found, _replica(patient)]
         schema = examine_schema(connection)
         with suppress(NotMigrated):
-            for check in (_snapshots, _sequencer, _storage, _slices, _notices):
-                found += check(patient)
+            for check in (_snapshots, _sequencer, _storage, _slices, _notices, _identity):
+                found += unless_refused(partial(check, patient), psql)
             found += examine_restores(connection)
             found += examine_letters(connection)
             found += examine_skips(connection)
@@ -89,18 +91,16 @@ def _plain(url: str) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """The server at the address.  For a replica, also where it gets its data from."""
+    """The server at the address."""
 
     in_recovery: bool
-    primary_host: str | None
-    primary_port: int | None
     server_host: str | None
     server_port: int | None
     login: str
 
 
-def _replica(patient: _Patient, endpoint: _Endpoint) -> Finding:
-    where = _address(patient, endpoint.primary_host, endpoint.primary_port)
+def _replica(patient: _Patient) -> Finding:
+    where = _address(patient, *primary_of(patient.connection))
     return error(
         "replica",
         "the address leads to a replica: it cannot publish, sequence or commit",
@@ -286,6 +286,10 @@ def _sequencer(patient: _Patient) -> Iterator[Finding]:
     else:
         idle = state.last_pass_seconds is None or state.last_pass_seconds > limit
         yield behind(waits, is_idle=idle)
+
+
+def _identity(patient: _Patient) -> Iterator[Finding]:
+    return untold_identity(patient.connection, patient.psql)
 
 
 def _storage(patient: _Patient) -> Iterator[Finding]:

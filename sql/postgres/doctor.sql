@@ -1,10 +1,11 @@
 -- name: doctor_endpoint
 -- The server to which the connection leads. Through a pooler its address is not the one that the client
 -- connected to.
-SELECT
-    pg_is_in_recovery(), w.sender_host, w.sender_port, host(inet_server_addr()), inet_server_port(), current_user::text
-FROM (SELECT) AS always
-LEFT JOIN pg_stat_wal_receiver AS w ON true
+SELECT pg_is_in_recovery(), host(inet_server_addr()), inet_server_port(), current_user::text
+
+-- name: doctor_primary
+-- Where a replica gets its data from.
+SELECT sender_host, sender_port FROM pg_stat_wal_receiver
 
 -- name: doctor_settings
 -- The server's settings that matter, and where each comes from.
@@ -50,3 +51,7 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS a ON true
 WHERE u.usage >= %(least)s::double precision
+
+-- name: doctor_identity
+-- What the log cannot learn of its server, the functions that the server refuses, and to whom.
+SELECT what, functions, login FROM penstock.untold_identity()

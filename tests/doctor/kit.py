@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
+from psycopg import sql
 
+from penstock.database import migrate
 from penstock.doctor import Finding, Limits, doctor
+from resources.embedded import EmbeddedPostgres
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "shop/orders"
@@ -43,3 +47,28 @@ def begin(stack: ExitStack, url: str, *statements: str, **options: Any) -> Conne
     for each in statements:
         connection.execute(each.encode())
     return connection
+
+
+@contextmanager
+def owned_by(server: EmbeddedPostgres, login: str, *before: str) -> Iterator[str]:
+    """A migrated database whose owner, and so its functions, is no superuser.
+
+    A superuser runs the statements ``before`` in it.
+    """
+    admin_url, name = server.url("postgres"), sql.Identifier(login)
+
+    def as_admin(*statements: str, url: str = admin_url) -> None:
+        with psycopg.connect(url, autocommit=True) as admin:
+            for each in statements:
+                admin.execute(sql.SQL(each).format(name, name))
+
+    as_admin("CREATE ROLE {} LOGIN PASSWORD 'pw'", "CREATE DATABASE {} OWNER {}")
+    parts = urlsplit(admin_url)
+    place = f"{login}:pw@{parts.hostname}:{parts.port}"
+    url = urlunsplit(parts._replace(netloc=place, path=f"/{login}"))
+    try:
+        as_admin(*before, url=server.url(login))
+        migrate.migrate(url)
+        yield url
+    finally:
+        as_admin("DROP DATABASE {} WITH (FORCE)", "DROP ROLE {}")

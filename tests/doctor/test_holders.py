@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
-from psycopg import sql
 
-from penstock.database import migrate
 from penstock.doctor import Limits, Severity, doctor
 from penstock.subscriptions import stream
 from resources.embedded import EmbeddedPostgres
-from tests.doctor.kit import NOW, TOPIC, Connection, Run, begin, only
+from tests.doctor.kit import NOW, TOPIC, Connection, Run, begin, only, owned_by
 from tests.guards import definition, without_guard
 from tests.kit.log import drain, put
 
@@ -141,27 +138,6 @@ def test_a_replication_slot_without_a_reader(
     assert "'standby' has had no reader" in found.what
     assert "of WAL until the disk is full" in found.what
     run(found.command, url)
-
-
-@contextmanager
-def owned_by(server: EmbeddedPostgres, login: str) -> Iterator[str]:
-    """A migrated database whose owner, and so its functions, is no superuser."""
-    admin_url, name = server.url("postgres"), sql.Identifier(login)
-
-    def as_admin(*statements: str) -> None:
-        with psycopg.connect(admin_url, autocommit=True) as admin:
-            for each in statements:
-                admin.execute(sql.SQL(each).format(name, name))
-
-    as_admin("CREATE ROLE {} LOGIN PASSWORD 'pw'", "CREATE DATABASE {} OWNER {}")
-    parts = urlsplit(admin_url)
-    place = f"{login}:pw@{parts.hostname}:{parts.port}"
-    url = urlunsplit(parts._replace(netloc=place, path=f"/{login}"))
-    try:
-        migrate.migrate(url)
-        yield url
-    finally:
-        as_admin("DROP DATABASE {} WITH (FORCE)", "DROP ROLE {}")
 
 
 def test_sessions_that_nobody_may_look_at_are_counted(

@@ -74,7 +74,7 @@ def test_the_log_goes_on_when_it_fills_behind_the_look(
         kept = connection.execute("SELECT pg_get_functiondef('penstock.announce'::regproc)")
         whole = kept.fetchone()
         assert whole is not None
-        without_guard(connection, "announce", "pg_notification_queue_usage() < 0.5", "true")
+        without_guard(connection, "announce", "notices_used() < 0.5", "true")
         try:
             penstock.publish(connection, TOPIC, b"x")
             with pytest.raises(psycopg.errors.ProgramLimitExceeded):

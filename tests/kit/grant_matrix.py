@@ -223,5 +223,6 @@ unleased_cursors        c . o . r
 unsealed_logs           . . o . r
 unsequenced             . . o . r
 unsubscribe             c . o . .
+untold_identity         . . o . .
 wake_sequencer          . . o p .
 """

@@ -97,6 +97,7 @@ DECLARE
 BEGIN
     LOCK TABLE slices IN SHARE ROW EXCLUSIVE MODE;
     PERFORM raise_counters(false);
+    PERFORM learn_identity();
     PERFORM measure_slices();
     FOR source IN
         SELECT s.parent, s.used, r.peak_per_second

@@ -20,6 +20,31 @@ LANGUAGE sql STABLE AS $$
          LIMIT 1))
 $$;
 
+-- name: wal_since
+-- How many bytes of WAL were written since this position. NULL on a replica, and where the server refuses to tell.
+CREATE OR REPLACE FUNCTION wal_since(place pg_lsn) RETURNS numeric
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN CASE WHEN NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_lsn(), place) END;
+EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function THEN
+    RETURN NULL;
+END
+$$;
+
+-- name: untold_identity
+-- What the log cannot learn of its server, because the server refuses these functions to the owner of the schema:
+-- 'cluster' or 'timeline'.
+CREATE OR REPLACE FUNCTION untold_identity() RETURNS TABLE (what text, functions text, login text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT u.what, u.functions, current_user::text
+    FROM log_identity() AS i
+    CROSS JOIN LATERAL (
+        VALUES ('cluster', i.system_identifier IS NULL, 'pg_control_system()'),
+               ('timeline', i.timeline IS NULL, 'pg_current_wal_insert_lsn(), pg_walfile_name(pg_lsn)')
+    ) AS u (what, is_untold, functions)
+    WHERE u.is_untold
+$$;
+
 -- name: snapshot_holders
 -- What keeps the database from removing old versions of rows, oldest first: sessions with an open transaction (in
 -- another database of the server only if it has written), prepared transactions, and replication slots that are not
@@ -46,8 +71,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     -- From PostgreSQL 17 on it is known since when a slot has not been used.
     SELECT 'slot', s.slot_name::text, s.database::text, NULL, s.plugin::text,
            extract(epoch FROM clock_timestamp() - (to_jsonb(s) ->> 'inactive_since')::timestamptz)::double precision,
-           CASE WHEN NOT pg_is_in_recovery()
-               THEN 'keeps ' || pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)) || ' of WAL' END
+           'keeps ' || pg_size_pretty(wal_since(s.restart_lsn)) || ' of WAL'
     FROM pg_replication_slots AS s
     WHERE NOT s.active AND NOT s.temporary
       AND (s.restart_lsn IS NOT NULL OR s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL)

@@ -207,7 +207,7 @@ WAYS = {
     ),
     "while a repair is under way": (
         _while_a_repair_is_under_way,
-        ("repair_events", "AND o.system_identifier =", "AND 0 ="),
+        ("repair_events", "(o.system_identifier =", "(0 ="),
     ),
     "behind a trimmed index": (
         _behind_a_trimmed_index,
@@ -243,6 +243,34 @@ def test_without_it_events_are_lost(connection: Connection, database_url: str, w
     without_guard(connection, *WAYS[way][1])
     with pytest.raises(AssertionError):
         _all_are_there(connection, database_url, way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_they_are_found_where_the_server_does_not_say_who_it_is(
+    connection: Connection, database_url: str, way: str
+) -> None:
+    """An unknown cluster counts as the same, and what retention has removed does not come again."""
+    _forget_identity(connection)
+    _all_are_there(connection, database_url, way)
+
+
+def test_without_the_unknown_identity_events_are_lost(
+    connection: Connection, database_url: str
+) -> None:
+    """Mutant: an unknown cluster counts as another one."""
+    _forget_identity(connection)
+    unknown = "current_era() AS a),\n                   NOT is_over(e.partition_id, e.id)"
+    without_guard(connection, "repair_events", unknown, "current_era() AS a), false")
+    with pytest.raises(AssertionError):
+        _all_are_there(connection, database_url, "while a repair is under way")
+
+
+def _forget_identity(connection: Connection) -> None:
+    connection.execute(
+        "CREATE OR REPLACE FUNCTION penstock.log_identity(OUT system_identifier bigint,"
+        " OUT timeline text) LANGUAGE sql STABLE AS 'SELECT NULL::bigint, NULL::text'"
+    )
+    connection.execute("UPDATE penstock.eras SET system_identifier = NULL, timeline = NULL")
 
 
 @pytest.mark.parametrize("by", [1_000_000, 40, 1, -20])
