@@ -134,9 +134,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: is_one_cluster
--- Whether all eras from this one on ran for certain in the present cluster. If not, a restore has written the rows of older eras
--- anew, maybe with higher numbers than those of the transactions that published them; is_own_number() may then take
--- such a row for one that its own transaction has written.
+-- Whether all eras from this one on ran for certain in the present cluster. If not, a restore has written the rows of
+-- older eras anew, maybe with higher numbers than those of the transactions that published them; is_own_number() may
+-- then take such a row for one that its own transaction has written.
 CREATE OR REPLACE FUNCTION is_one_cluster(since integer) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT NOT EXISTS (
