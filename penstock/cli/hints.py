@@ -34,6 +34,7 @@ _BY_HINT = (
     (r"give one: partition=\.\.\.", "Give one: --partition."),
     (r"call penstock\.register_strategy\(.*\), or give a partition", "Give --partition."),
     (r"\(archive=targets\)", "(--target)"),
+    (r"have archive=targets", "have archive targets (--target)"),
     (r"use seek to go back", "go back with penstock subscription seek"),
     (
         r"\bSubscribe it to the topic first\.",

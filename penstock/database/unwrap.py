@@ -56,6 +56,8 @@ def unwrapped(connection: Any) -> Any:
 
 def require_connection(given: Any) -> None:
     """InvalidArgument for what a synchronous call cannot work on."""
+    if plain_driver(given) is not None:
+        return
     if is_asynchronous(given):
         raise InvalidArgument(
             f"{type(given).__name__} is asynchronous, this call is not",

@@ -196,7 +196,7 @@ def test_a_pass_tells_with_its_commit(connection: Connection, database_url: str)
 def test_a_queue_that_fills_up_stops_no_pass(connection: Connection, database_url: str) -> None:
     """Guard: announce looks at the queue; a full one refuses the commit. Here any is too full."""
     _partition(connection)
-    without_guard(connection, "announce", "pg_notification_queue_usage() < 0.5", "false")
+    without_guard(connection, "announce", "notices_used() < 0.5", "false")
     with database.connect(database_url) as listening:
         ear = sessions.of_connection(listening).listen(listening)
         put(connection, "x")
