@@ -217,7 +217,7 @@ BEGIN
         subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,
         created_at, reason)
     SELECT owner_id, e.partition_id, e.sequence, present, e.event_id, e.`key`, e.type, e.content_type, e.headers,
-           e.payload, e.created_at, LEFT(reason, 2000)
+           e.payload, e.created_at, IF(is_tombstone(LENGTH(e.payload), e.headers), '', LEFT(reason, 2000))
     FROM logged_events AS e
     WHERE e.partition_id = partition_id AND e.sequence = sequence AND e.first_sequence = (
           SELECT MAX(f.first_sequence) FROM chunks AS f
@@ -228,6 +228,7 @@ BEGIN
           AND d.history = present);
     UPDATE dead_letters AS d FORCE INDEX (PRIMARY) SET d.reason = LEFT(reason, 2000)
     WHERE d.subscription_id = owner_id AND d.partition_id = partition_id AND d.sequence = sequence
-      AND d.history = present AND d.reason = 'read from the archive';
+      AND d.history = present AND d.reason = 'read from the archive'
+      AND NOT is_tombstone(LENGTH(d.payload), d.headers);
     CALL end_call();
 END;

@@ -82,7 +82,8 @@ END;
 -- name: store_letters
 -- Copies events of a partition (a JSON array of sequences) to the dead letters of a subscription; a copy that exists
 -- already is kept. An event that is parked waits for the operator together with its key: if the key was redriven, so
--- is the event. The caller holds the lease. Raises PS016, PS040.
+-- is the event. What was erased since the caller has read it takes no reason, which may quote it. The caller holds the
+-- lease. Raises PS016, PS040.
 CREATE PROCEDURE store_letters(
     owner_id BIGINT, part_id BIGINT, sequences JSON, why TEXT, tried INT, is_parked BOOLEAN, behind BOOLEAN
 )
@@ -98,7 +99,8 @@ BEGIN
         subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,
         created_at, reason, attempts, parked, redriven_at, died_at)
     SELECT owner_id, e.partition_id, e.sequence, present, e.event_id, e.`key`, e.type, e.content_type, e.headers,
-           e.payload, e.created_at, LEFT(why, 2000), tried, is_parked AND e.`key` IS NOT NULL,
+           e.payload, e.created_at, IF(is_tombstone(LENGTH(e.payload), e.headers), '', LEFT(why, 2000)), tried,
+           is_parked AND e.`key` IS NOT NULL,
            IF(behind AND NOT EXISTS (
                SELECT w.id FROM dead_letters AS w
                WHERE w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = part_id AND w.`key` = e.`key`
@@ -122,7 +124,9 @@ BEGIN
     -- In this order: each assignment sees those before it.
     ON DUPLICATE KEY UPDATE
         attempts_before = dead_letters.attempts, attempts = GREATEST(dead_letters.attempts, tried),
-        reason = LEFT(why, 2000), died_at = now, parked = dead_letters.parked OR VALUES(parked),
+        reason = IF(is_tombstone(LENGTH(dead_letters.payload), dead_letters.headers), dead_letters.reason,
+                    VALUES(reason)),
+        died_at = now, parked = dead_letters.parked OR VALUES(parked),
         redriven_at = VALUES(redriven_at);
     CALL settle_brought(owner_id, part_id, sequences, why, tried, is_parked, behind, present);
     SELECT COUNT(*) INTO copied
@@ -170,7 +174,8 @@ BEGIN
             LIMIT 1000000
         ) AS waiting ON waiting.`key` = d.`key`
         -- In this order: each assignment sees those before it.
-        SET d.attempts_before = d.attempts, d.attempts = GREATEST(d.attempts, tried), d.reason = LEFT(why, 2000),
+        SET d.attempts_before = d.attempts, d.attempts = GREATEST(d.attempts, tried),
+            d.reason = IF(is_tombstone(LENGTH(d.payload), d.headers), d.reason, LEFT(why, 2000)),
             d.died_at = now, d.parked = d.parked OR (is_parked AND d.`key` IS NOT NULL),
             d.redriven_at = IF(behind AND waiting.`key` IS NULL, now, NULL)
         WHERE d.subscription_id = owner_id AND d.partition_id = part_id AND d.history = present

@@ -1,6 +1,6 @@
 -- name: return_letters
 -- Makes redriven dead letters (a JSON array of ids) dead again; of a parked one the whole key waits again. An
--- empty reason keeps the old one.
+-- empty reason keeps the old one, and so does what was erased.
 CREATE PROCEDURE return_letters(owner_id BIGINT, letter_ids JSON, why TEXT)
 BEGIN
     UPDATE (
@@ -17,7 +17,9 @@ BEGIN
     WHERE w.redriven_at IS NOT NULL AND own.id IS NULL;
     UPDATE JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
     STRAIGHT_JOIN dead_letters AS d FORCE INDEX (dead_letters_id) ON d.id = g.id
-    SET d.redriven_at = NULL, d.died_at = UTC_TIMESTAMP(6), d.reason = COALESCE(NULLIF(LEFT(why, 2000), ''), d.reason)
+    SET d.redriven_at = NULL, d.died_at = UTC_TIMESTAMP(6),
+        d.reason = IF(is_tombstone(LENGTH(d.payload), d.headers), d.reason,
+                      COALESCE(NULLIF(LEFT(why, 2000), ''), d.reason))
     WHERE d.subscription_id = owner_id AND d.redriven_at IS NOT NULL;
 END;
 

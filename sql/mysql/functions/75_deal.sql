@@ -452,8 +452,9 @@ BEGIN
 END;
 
 -- name: move_idle_floors
--- Moves the positions of queues from which nobody receives any more: what was finished after the last receive. Needs
--- READ COMMITTED: an older snapshot does not see what another session dealt before this one had the lock.
+-- Moves the positions of queues from which nobody receives any more: what was finished after the last receive. A queue
+-- whose position cannot move is left out, or as many of them would hide all later ones. Needs READ COMMITTED: an older
+-- snapshot does not see what another session dealt before this one had the lock.
 CREATE PROCEDURE move_idle_floors(max_rows INT)
 BEGIN
     DECLARE found_id, owner_id, seen_floor BIGINT;
@@ -465,7 +466,9 @@ BEGIN
             SELECT * FROM leases AS l
             WHERE l.subscription_id = t.subscription_id
               AND current_position(t.subscription_id, l.partition_id)
-                  < current_reached(t.subscription_id, l.partition_id))
+                  < current_reached(t.subscription_id, l.partition_id)
+              AND NOT is_in_hand(t.subscription_id, l.partition_id,
+                                 current_position(t.subscription_id, l.partition_id) + 1, t.floor_id))
         ORDER BY t.subscription_id
         LIMIT max_rows;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;

@@ -256,7 +256,13 @@ BEGIN
         SET settled = '[true]';
     ELSE
         CALL take_out(owner_id, claims, first_sequences, last_sequences, tokens, partly, pieces, settled);
-        CALL drop_copies(pieces);
+        IF EXISTS (
+            SELECT * FROM JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (waiting_id BIGINT PATH '$[7]')) AS p
+            WHERE p.waiting_id > 0
+        ) THEN
+            CALL await_erasures(owner_id, pieces);
+            CALL drop_copies(pieces);
+        END IF;
         IF kept_order = 'key' THEN
             CALL finish_keys(owner_id, pieces);
         END IF;

@@ -279,8 +279,9 @@ BEGIN
 END;
 
 -- name: stop_copies
--- Waits for the transactions in which queues copy events of a topic out of the log, and stops others to the end of this
--- one: what they have copied is there for erase_letters, and what they copy then is erased already.
+-- Waits for the transactions in which queues copy events of a topic out of the log, bury or finish copies, and stops
+-- others to the end of this one: what they have copied is there for erase_letters, and what they copy then is erased
+-- already.
 CREATE PROCEDURE stop_copies(source_id BIGINT)
 BEGIN
     DECLARE locked INT;
@@ -290,7 +291,8 @@ BEGIN
 END;
 
 -- name: await_erasures
--- The other side of stop_copies, before a queue copies events (pieces: see match_receipts).
+-- The other side of stop_copies, before a queue copies events or locks the copies that it has: who holds copies and
+-- then waits for an erasure that waits for these copies would end in a deadlock. pieces: see match_receipts.
 CREATE PROCEDURE await_erasures(owner_id BIGINT, pieces LONGTEXT)
 BEGIN
     DECLARE locked INT;
@@ -390,6 +392,8 @@ BEGIN
     ELSEIF NOT is_same THEN
         CALL refuse('PS006', 'that is not the key of this erasure: give the one with which it was begun');
     END IF;
+    -- A copy that just becomes a dead letter, or the other way round, would be in neither when this looks there.
+    CALL stop_copies(source_id);
     SET is_over = FALSE;
     OPEN letters;
     letter: LOOP

@@ -1,3 +1,17 @@
+-- name: is_in_hand
+-- Whether an event that a queue has dealt is not finished: then the position before it cannot move.
+CREATE FUNCTION is_in_hand(owner_id BIGINT, part_id BIGINT, sequence BIGINT, floor_id BIGINT) RETURNS BOOLEAN
+READS SQL DATA
+RETURN EXISTS (
+    SELECT * FROM queue_ranges AS r FORCE INDEX (PRIMARY)
+    WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.partition_id = part_id
+      AND r.waiting_id IS NULL AND sequence BETWEEN r.first_sequence AND r.last_sequence
+) OR EXISTS (
+    SELECT * FROM queue_keys AS k
+    WHERE k.subscription_id = owner_id AND k.partition_id = part_id AND k.sequence = sequence
+      AND k.state IN ('behind', 'unsure') AND k.waiting_id = 0
+);
+
 -- name: queue_counts
 -- How many events of a queue are ready, handed out, waiting outside the window, and dead. One query, because several
 -- would see what moves between them twice, or not at all.

@@ -222,11 +222,13 @@ BEGIN
         subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,
         created_at, reason)
     SELECT owner.id, dead_letter.partition_id, r.sequence, current_history(), r.event_id, r.key, r.type, r.content_type,
-           r.headers, r.payload, r.created_at, left(dead_letter.reason, 2000)
+           r.headers, r.payload, r.created_at,
+           CASE WHEN is_tombstone(r.payload, r.headers) THEN '' ELSE left(dead_letter.reason, 2000) END
     FROM read_log(dead_letter.partition_id, dead_letter.sequence, 1) AS r
     ON CONFLICT DO NOTHING;
     UPDATE dead_letters AS d SET reason = left(dead_letter.reason, 2000)
     WHERE d.subscription_id = owner.id AND d.partition_id = dead_letter.partition_id
-      AND d.sequence = dead_letter.sequence AND d.history = current_history() AND d.reason = 'read from the archive';
+      AND d.sequence = dead_letter.sequence AND d.history = current_history() AND d.reason = 'read from the archive'
+      AND NOT is_tombstone(d.payload, d.headers);
 END
 $$;

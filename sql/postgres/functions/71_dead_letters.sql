@@ -76,8 +76,9 @@ $$;
 
 -- name: store_letters
 -- Copies events of a partition to the dead letters of a subscription; a copy that exists already is kept. An event
--- that is parked waits for the operator together with its key: if the key was redriven, so is the event. The caller
--- holds the lease. Raises PS016, PS040.
+-- that is parked waits for the operator together with its key: if the key was redriven, so is the event. What was
+-- erased since the caller has read it takes no reason, which may quote it. The caller holds the lease. Raises PS016,
+-- PS040.
 CREATE OR REPLACE FUNCTION store_letters(
     subscription_id bigint, partition_id bigint, sequences bigint[], reason text, attempts integer, parked boolean,
     behind boolean
@@ -94,7 +95,8 @@ BEGIN
         subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,
         created_at, reason, attempts, parked, redriven_at)
     SELECT store_letters.subscription_id, store_letters.partition_id, r.sequence, current_history(), r.event_id, r.key,
-           r.type, r.content_type, r.headers, r.payload, r.created_at, left(store_letters.reason, 2000),
+           r.type, r.content_type, r.headers, r.payload, r.created_at,
+           CASE WHEN is_tombstone(r.payload, r.headers) THEN '' ELSE left(store_letters.reason, 2000) END,
            store_letters.attempts, store_letters.parked AND r.key IS NOT NULL,
            CASE WHEN behind AND NOT EXISTS (
                SELECT FROM dead_letters AS w
@@ -112,7 +114,8 @@ BEGIN
     ) AS r
     WHERE r.sequence = ANY (sequences)
     ON CONFLICT ON CONSTRAINT dead_letters_pkey DO UPDATE
-    SET reason = EXCLUDED.reason, attempts = GREATEST(d.attempts, EXCLUDED.attempts), died_at = EXCLUDED.died_at,
+    SET reason = CASE WHEN is_tombstone(d.payload, d.headers) THEN d.reason ELSE EXCLUDED.reason END,
+        attempts = GREATEST(d.attempts, EXCLUDED.attempts), died_at = EXCLUDED.died_at,
         parked = d.parked OR EXCLUDED.parked, redriven_at = EXCLUDED.redriven_at, attempts_before = d.attempts;
     GET DIAGNOSTICS stored = ROW_COUNT;
     IF stored < cardinality(sequences) THEN
@@ -150,7 +153,8 @@ DECLARE
     settled integer;
 BEGIN
     UPDATE dead_letters AS d
-    SET reason = left(settle_brought.reason, 2000), attempts = GREATEST(d.attempts, settle_brought.attempts),
+    SET reason = CASE WHEN is_tombstone(d.payload, d.headers) THEN d.reason ELSE left(settle_brought.reason, 2000) END,
+        attempts = GREATEST(d.attempts, settle_brought.attempts),
         died_at = clock_timestamp(), attempts_before = d.attempts,
         parked = d.parked OR (settle_brought.parked AND d.key IS NOT NULL),
         redriven_at = CASE WHEN behind AND NOT EXISTS (

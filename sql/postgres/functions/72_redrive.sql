@@ -1,13 +1,14 @@
 -- name: return_letters
 -- Makes redriven dead letters dead again; of a parked one the whole key waits again. An empty reason keeps the old
--- one.
+-- one, and so does what was erased.
 CREATE OR REPLACE FUNCTION return_letters(subscription_id bigint, letter_ids bigint[], reason text) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     WITH failed AS (
         UPDATE dead_letters AS d
         SET redriven_at = NULL, died_at = clock_timestamp(),
-            reason = COALESCE(NULLIF(left(return_letters.reason, 2000), ''), d.reason)
+            reason = CASE WHEN is_tombstone(d.payload, d.headers) THEN d.reason
+                          ELSE COALESCE(NULLIF(left(return_letters.reason, 2000), ''), d.reason) END
         WHERE d.subscription_id = return_letters.subscription_id AND d.id = ANY (letter_ids)
           AND d.redriven_at IS NOT NULL
         RETURNING d.id, d.partition_id, d.parked, d.key

@@ -363,8 +363,9 @@ END
 $$;
 
 -- name: move_idle_floors
--- Moves the positions of queues from which nobody receives any more: what was finished after the last receive. Needs
--- READ COMMITTED: an older snapshot does not see what another session dealt before this one had the lock.
+-- Moves the positions of queues from which nobody receives any more: what was finished after the last receive. A queue
+-- whose position cannot move is left out, or as many of them would hide all later ones. Needs READ COMMITTED: an older
+-- snapshot does not see what another session dealt before this one had the lock.
 CREATE OR REPLACE FUNCTION move_idle_floors(max_rows integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -382,7 +383,8 @@ BEGIN
                 ORDER BY o.id DESC
                 LIMIT 1
             ) AS stands
-            WHERE l.subscription_id = q.subscription_id AND stands.position < stands.reached)
+            WHERE l.subscription_id = q.subscription_id AND stands.position < stands.reached AND NOT is_in_hand(
+                q.subscription_id, l.partition_id, stands.position + 1, (newest_turn(q.subscription_id)).floor_id))
         ORDER BY q.subscription_id
         LIMIT max_rows
         FOR NO KEY UPDATE OF q SKIP LOCKED

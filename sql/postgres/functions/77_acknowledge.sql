@@ -229,9 +229,13 @@ $$;
 -- Deletes the copies of events that are finished.
 CREATE OR REPLACE FUNCTION drop_copies(pieces queue_piece[]) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    ids bigint[] := ARRAY(SELECT p.waiting_id FROM unnest(pieces) AS p WHERE p.waiting_id IS NOT NULL);
 BEGIN
-    DELETE FROM queue_waiting AS w
-    WHERE w.id IN (SELECT p.waiting_id FROM unnest(pieces) AS p WHERE p.waiting_id IS NOT NULL);
+    IF ids <> '{}' THEN
+        PERFORM await_erasures((SELECT w.subscription_id FROM queue_waiting AS w WHERE w.id = ids[1]), pieces);
+        DELETE FROM queue_waiting AS w WHERE w.id = ANY (ids);
+    END IF;
 END
 $$;
 

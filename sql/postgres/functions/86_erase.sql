@@ -245,8 +245,9 @@ END
 $$;
 
 -- name: stop_copies
--- Waits for the transactions in which queues copy events of a topic out of the log, and stops others to the end of this
--- one: what they have copied is there for erase_letters, and what they copy then is erased already.
+-- Waits for the transactions in which queues copy events of a topic out of the log, bury or finish copies, and stops
+-- others to the end of this one: what they have copied is there for erase_letters, and what they copy then is erased
+-- already.
 CREATE OR REPLACE FUNCTION stop_copies(topic_id bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -258,7 +259,8 @@ END
 $$;
 
 -- name: await_erasures
--- The other side of stop_copies, before a queue copies events.
+-- The other side of stop_copies, before a queue copies events or locks the copies that it has: who holds copies and
+-- then waits for an erasure that waits for these copies would end in a deadlock.
 CREATE OR REPLACE FUNCTION await_erasures(owner_id bigint, pieces queue_piece[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -356,6 +358,8 @@ BEGIN
     ELSIF held.digest IS DISTINCT FROM erasure_digest(held.erasure, key) THEN
         PERFORM refuse('PS006', 'that is not the key of this erasure', 'Give the key with which it was begun.');
     END IF;
+    -- A copy that just becomes a dead letter, or the other way round, would be in neither when this looks there.
+    PERFORM stop_copies(held.topic_id);
     FOR letter IN
         SELECT d.subscription_id, d.id, d.partition_id, d.sequence
         FROM dead_letters AS d

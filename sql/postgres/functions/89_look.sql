@@ -1,3 +1,21 @@
+-- name: is_in_hand
+-- Whether an event that a queue has dealt is not finished: then the position before it cannot move.
+CREATE OR REPLACE FUNCTION is_in_hand(owner_id bigint, source_id bigint, sequence bigint, floor_id bigint)
+RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM queue_ranges AS r
+        WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.partition_id = source_id
+          AND r.waiting_id IS NULL AND is_in_hand.sequence BETWEEN r.first_sequence AND r.last_sequence
+          AND (r.finished IS NULL OR get_bit(r.finished, (is_in_hand.sequence - r.first_sequence)::integer) = 0)
+    ) OR EXISTS (
+        SELECT FROM queue_keys AS k
+        WHERE k.subscription_id = owner_id AND k.partition_id = source_id AND k.sequence = is_in_hand.sequence
+          AND k.state <> 'first' AND k.waiting_id = 0);
+END
+$$;
+
 -- name: queue_counts
 -- How many events of a queue are ready, handed out, and waiting outside the window.
 CREATE OR REPLACE FUNCTION queue_counts(owner_id bigint, OUT ready bigint, OUT in_flight bigint, OUT delayed bigint)

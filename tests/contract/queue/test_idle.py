@@ -8,10 +8,13 @@ import pytest
 
 from penstock import database
 from penstock.errors import WrongIsolation
+from penstock.subscriptions import queue, stream
 from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
-from tests.kit.log import Connection
+from tests.kit.log import Connection, drain, put
 from tests.kit.queue import (
+    QUEUE,
+    TOPIC,
     acknowledge,
     filled,
     more,
@@ -86,3 +89,54 @@ def test_with_an_old_snapshot_events_come_twice(db: ContractDatabase, own: Conne
     }
     mutated(db, {dialect: ("sweep", [text]) for dialect, text in levels.items()})
     assert _swept_late(db, own) != []
+
+
+def _swept_behind_others(own: Connection, order: str) -> tuple[int, int]:
+    """The positions of a queue whose only event is in hand, and of a later one that is finished.
+
+    A sweep looks at one queue at a time.
+    """
+    filled(own, 2)
+    queue.configure(own, QUEUE, order=order)
+    queue.subscribe(own, "later", [TOPIC])
+    receive(own)
+    (done,) = queue.receive(own, "later")
+    queue.acknowledge(own, "later", [done.receipt])
+    pass_time(own, 1)
+    database.call(own, "sweep", max_rows=1)
+    return position(own), stream.position(own, "later", TOPIC)[0]
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_queues_whose_position_stays_hide_no_other_one(own: Connection, order: str) -> None:
+    """However many hold something: a thousand of them were all that a sweep saw."""
+    assert _swept_behind_others(own, order) == (0, 1)
+
+
+def test_without_the_look_at_what_is_in_hand_they_hide_it(
+    db: ContractDatabase, own: Connection
+) -> None:
+    """Mutant: the first queue by its number is looked at each time."""
+    mutated(
+        db,
+        {
+            "postgres": ("is_in_hand", [("RETURN EXISTS (", "RETURN false AND EXISTS (")]),
+            "mysql": ("is_in_hand", [("r.subscription_id = owner_id", "FALSE")]),
+        },
+    )
+    assert _swept_behind_others(own, "none") == (0, 0)
+
+
+def test_what_waits_behind_its_key_holds_the_position(own: Connection) -> None:
+    """It is in hand too, though it is in no range: the sweep neither moves it nor stops there."""
+    filled(own, 0)
+    queue.configure(own, QUEUE, order="key")
+    for text in "ab":
+        put(own, text, key="k", name=TOPIC)
+    drain(own)
+    (first,) = receive(own)
+    queue.reject(own, QUEUE, [first.receipt], delay_seconds=100)
+    pass_time(own, 1)
+    for _ in range(2):
+        sweep(own)
+        assert position(own) == 1
