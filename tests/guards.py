@@ -86,10 +86,11 @@ def plan_of(
 
 def query_of(body: str) -> str:
     """The one query of a body, in SQL or in PL/pgSQL, without where its result goes."""
-    block = re.fullmatch(r"\s*BEGIN\s+(.*);\s*END;?\s*", body, re.DOTALL)
+    block = re.fullmatch(r"(?:\s*DECLARE\s.*?)?\s*BEGIN\s+(.*);\s*END;?\s*", body, re.DOTALL)
     if block is None:
         return body
-    statement = re.sub(r"^ *INTO [a-z_, ]+$", "", block.group(1), flags=re.MULTILINE)
+    statement = re.sub(r";\s+RETURN .*$", "", block.group(1))
+    statement = re.sub(r"(?<!INSERT) INTO [a-z_, ]+$", "", statement, flags=re.MULTILINE)
     statement = re.sub(r"^RETURN QUERY\s", "", statement)
     return re.sub(r"^RETURN\s", "SELECT ", statement)
 

@@ -3,14 +3,16 @@
 -- member of the schema's owner or, where it was installed, of the operator role. To give rights, a member of the
 -- installer role may too. It looks at session_user, because SET ROLE and SECURITY DEFINER do not change that.
 CREATE OR REPLACE FUNCTION passes_walls(verb text) RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT pg_has_role(session_user, n.nspowner, 'MEMBER') OR EXISTS (
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN pg_has_role(session_user, n.nspowner, 'MEMBER') OR EXISTS (
         SELECT FROM pg_roles AS r
         WHERE (r.rolname = n.nspname || '_operator'
                OR (r.rolname = n.nspname || '_installer' AND passes_walls.verb = 'grant'))
           AND has_schema_privilege(r.oid, n.oid, 'USAGE') AND pg_has_role(session_user, r.oid, 'MEMBER'))
     FROM pg_namespace AS n
-    WHERE n.nspname = current_schema()
+    WHERE n.nspname = current_schema();
+END
 $$;
 
 -- name: namespaces_above
@@ -51,22 +53,26 @@ $$;
 -- exists ('any'). Always true in a namespace that is not restricted. The right to operate includes all of these, and
 -- the right to consume includes reading, and receive, acknowledge and peek of queues.
 CREATE OR REPLACE FUNCTION has_right(namespace_id bigint, verb text) RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT count(*) = 0 OR passes_walls(has_right.verb) OR COALESCE(bool_or(
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN count(*) = 0 OR passes_walls(has_right.verb) OR COALESCE(bool_or(
         (g.verb IN (has_right.verb, 'operate') OR has_right.verb = 'any'
             OR (g.verb = 'consume' AND has_right.verb IN ('read', 'receive', 'acknowledge', 'peek')))
         AND pg_has_role(session_user, to_regrole(quote_ident(g.login)), 'MEMBER')), false)
     FROM namespace_grants AS g
-    WHERE g.namespace_id IN (SELECT * FROM namespaces_above(has_right.namespace_id))
+    WHERE g.namespace_id IN (SELECT * FROM namespaces_above(has_right.namespace_id));
+END
 $$;
 
 -- name: reads_hidden
 -- Whether a subscription reads a topic that the login may not consume: then the subscription is hidden from that
 -- login too.
 CREATE OR REPLACE FUNCTION reads_hidden(subscription_id bigint) RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT EXISTS (
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN EXISTS (
         SELECT FROM subscription_topics AS s JOIN topics AS t ON t.id = s.topic_id
         WHERE s.subscription_id = reads_hidden.subscription_id AND t.restricted
-          AND NOT has_right(t.namespace_id, 'consume'))
+          AND NOT has_right(t.namespace_id, 'consume'));
+END
 $$;

@@ -61,8 +61,10 @@ $$;
 -- name: current_history
 -- The line of history that positions belong to now.
 CREATE OR REPLACE FUNCTION current_history() RETURNS integer
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT max(history) FROM histories
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN max(h.history) FROM histories AS h;
+END
 $$;
 
 -- name: refuse
@@ -131,10 +133,13 @@ $$;
 -- publish to it.
 CREATE OR REPLACE FUNCTION topic_lookup(topic text)
 RETURNS TABLE (topic_id bigint, partitions integer, max_payload_bytes integer, history integer, strategy text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
     SELECT t.id, t.partitions, t.max_payload_bytes, current_history(), t.strategy
     FROM topics AS t
-    WHERE t.address = topic_lookup.topic AND (NOT t.restricted OR has_right(t.namespace_id, 'publish'))
+    WHERE t.address = topic_lookup.topic AND (NOT t.restricted OR has_right(t.namespace_id, 'publish'));
+END
 $$;
 
 -- name: refuse_topic

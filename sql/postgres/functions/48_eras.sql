@@ -49,9 +49,8 @@ $$;
 CREATE OR REPLACE FUNCTION newest_chunk() RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN (
-        SELECT GREATEST(s.last_value, (SELECT t.chunk_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1))
-        FROM chunks_id AS s);
+    RETURN GREATEST(s.last_value, (SELECT t.chunk_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1))
+    FROM chunks_id AS s;
 END
 $$;
 
@@ -169,12 +168,11 @@ $$;
 CREATE OR REPLACE FUNCTION is_other_era(tick ticks) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    RETURN (
-        SELECT COALESCE(i.system_identifier <> a.system_identifier OR i.timeline <> a.timeline, false)
-            OR NOT tick.repair
-            AND pg_snapshot_xmax(tick.target) > pg_snapshot_xmax(pg_current_snapshot())
-            OR c.last_value < tick.chunk_id OR e.last_value < tick.highest_id
-        FROM log_identity() AS i, current_era() AS a, chunks_id AS c, events_id AS e);
+    RETURN COALESCE(i.system_identifier <> a.system_identifier OR i.timeline <> a.timeline, false)
+        OR NOT tick.repair
+        AND pg_snapshot_xmax(tick.target) > pg_snapshot_xmax(pg_current_snapshot())
+        OR c.last_value < tick.chunk_id OR e.last_value < tick.highest_id
+    FROM log_identity() AS i, current_era() AS a, chunks_id AS c, events_id AS e;
 END
 $$;
 

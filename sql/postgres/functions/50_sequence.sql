@@ -52,7 +52,7 @@ $$;
 CREATE OR REPLACE FUNCTION first_id_of(transactions xid8[]) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    RETURN (SELECT min(e.id + 0) FROM events AS e WHERE e.tx = ANY (first_id_of.transactions));
+    RETURN min(e.id + 0) FROM events AS e WHERE e.tx = ANY (first_id_of.transactions);
 END
 $$;
 
@@ -449,19 +449,18 @@ CREATE OR REPLACE FUNCTION is_quiet(issued bigint, now_due bigint) RETURNS boole
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    RETURN (
-        SELECT t.complete AND NOT t.repair AND t.highest_id = is_quiet.issued
-           AND nothing_open(t)
-           AND NOT EXISTS (
-               SELECT FROM delayed AS d
-               WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
-           AND NOT EXISTS (
-               SELECT FROM events AS e WHERE e.tx >= pg_snapshot_xmax(t.target) AND is_own_number(e.tx, e.xmin))
-           AND NOT (t.horizon < pg_snapshot_xmax(t.target) AND EXISTS (
-               SELECT FROM events AS e
-               WHERE e.tx = t.horizon AND NOT pg_visible_in_snapshot(e.tx, t.target) AND is_own_number(e.tx, e.xmin)))
-           AND NOT is_other_era(t)
-        FROM (SELECT * FROM ticks AS n ORDER BY n.id DESC LIMIT 1) AS t);
+    RETURN t.complete AND NOT t.repair AND t.highest_id = is_quiet.issued
+       AND nothing_open(t)
+       AND NOT EXISTS (
+           SELECT FROM delayed AS d
+           WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
+       AND NOT EXISTS (
+           SELECT FROM events AS e WHERE e.tx >= pg_snapshot_xmax(t.target) AND is_own_number(e.tx, e.xmin))
+       AND NOT (t.horizon < pg_snapshot_xmax(t.target) AND EXISTS (
+           SELECT FROM events AS e
+           WHERE e.tx = t.horizon AND NOT pg_visible_in_snapshot(e.tx, t.target) AND is_own_number(e.tx, e.xmin)))
+       AND NOT is_other_era(t)
+    FROM (SELECT * FROM ticks AS n ORDER BY n.id DESC LIMIT 1) AS t;
 END
 $$;
 

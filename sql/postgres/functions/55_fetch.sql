@@ -1,13 +1,17 @@
 -- name: high_watermark
 -- The last sequence of a partition; 0 when it has none.
 CREATE OR REPLACE FUNCTION high_watermark(partition_id bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT COALESCE((
-        SELECT c.first_sequence + c.event_count - 1
-        FROM chunks AS c
-        WHERE c.partition_id = high_watermark.partition_id
-        ORDER BY c.first_sequence DESC
-        LIMIT 1), 0)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    last_sequence bigint;
+BEGIN
+    SELECT c.first_sequence + c.event_count - 1 INTO last_sequence
+    FROM chunks AS c
+    WHERE c.partition_id = high_watermark.partition_id
+    ORDER BY c.first_sequence DESC
+    LIMIT 1;
+    RETURN COALESCE(last_sequence, 0);
+END
 $$;
 
 -- name: is_gone

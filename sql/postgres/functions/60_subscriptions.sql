@@ -19,23 +19,28 @@ $$;
 -- name: current_position
 -- The newest position in the ledger; NULL when the subscription does not read the partition.
 CREATE OR REPLACE FUNCTION current_position(subscription_id bigint, partition_id bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT p.position
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN p.position
     FROM positions AS p
     WHERE p.subscription_id = current_position.subscription_id AND p.partition_id = current_position.partition_id
     ORDER BY p.id DESC
-    LIMIT 1
+    LIMIT 1;
+END
 $$;
 
 -- name: newest_row
 -- The newest position in the ledger and the number of its row; NULL when the subscription does not read the partition.
 CREATE OR REPLACE FUNCTION newest_row(subscription_id bigint, partition_id bigint, OUT id bigint, OUT "position" bigint)
-LANGUAGE sql STABLE AS $$
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
     SELECT p.id, p.position
+    INTO id, "position"
     FROM positions AS p
     WHERE p.subscription_id = newest_row.subscription_id AND p.partition_id = newest_row.partition_id
     ORDER BY p.id DESC
-    LIMIT 1
+    LIMIT 1;
+END
 $$;
 
 -- name: start_position
@@ -352,8 +357,10 @@ $$;
 -- name: is_paused
 -- Whether a subscription is paused. Call it after its row is locked, in a separate statement.
 CREATE OR REPLACE FUNCTION is_paused(subscription_id bigint) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT s.paused_at IS NOT NULL FROM subscriptions AS s WHERE s.id = is_paused.subscription_id
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN s.paused_at IS NOT NULL FROM subscriptions AS s WHERE s.id = is_paused.subscription_id;
+END
 $$;
 
 -- name: listed_topics
@@ -389,20 +396,24 @@ $$;
 -- name: limit_consumer
 -- Records the topics of a consumer that joins, in place of those of an earlier run.
 CREATE OR REPLACE FUNCTION limit_consumer(subscription_id bigint, consumer text, topic_ids bigint[]) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
     DELETE FROM consumer_topics AS t
     WHERE t.subscription_id = limit_consumer.subscription_id AND t.consumer = limit_consumer.consumer;
     INSERT INTO consumer_topics (subscription_id, consumer, topic_id)
-    SELECT DISTINCT limit_consumer.subscription_id, limit_consumer.consumer, t.id FROM unnest(topic_ids) AS t (id)
+    SELECT DISTINCT limit_consumer.subscription_id, limit_consumer.consumer, t.id FROM unnest(topic_ids) AS t (id);
+END
 $$;
 
 -- name: may_hold
 -- Whether a consumer takes partitions of a topic: it has named this topic, or no topics at all.
 CREATE OR REPLACE FUNCTION may_hold(subscription_id bigint, consumer text, topic_id bigint) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT count(*) = 0 OR bool_or(t.topic_id = may_hold.topic_id)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN count(*) = 0 OR bool_or(t.topic_id = may_hold.topic_id)
     FROM consumer_topics AS t
-    WHERE t.subscription_id = may_hold.subscription_id AND t.consumer = may_hold.consumer
+    WHERE t.subscription_id = may_hold.subscription_id AND t.consumer = may_hold.consumer;
+END
 $$;
 
 -- name: shared_topics

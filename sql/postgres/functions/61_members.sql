@@ -232,7 +232,9 @@ RETURNS TABLE (
     topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint,
     history integer
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    RETURN QUERY
     SELECT t.address, p.number, p.id, l.lease_epoch, l.state, current_position(l.subscription_id, p.id),
            current_history()
     FROM leases AS l
@@ -243,7 +245,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
     WHERE l.subscription_id = (SELECT s.id FROM subscriptions AS s WHERE s.name = held_leases.subscription)
       AND l.holder = held_leases.consumer
       AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
-    ORDER BY p.id
+    ORDER BY p.id;
+END
 $$;
 
 -- name: release

@@ -1,11 +1,13 @@
 -- name: redriven_letters
 -- How many dead letters of a partition wait for their next delivery.
 CREATE OR REPLACE FUNCTION redriven_letters(subscription_id bigint, partition_id bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT count(*)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN count(*)
     FROM dead_letters AS d
     WHERE d.subscription_id = redriven_letters.subscription_id AND d.partition_id = redriven_letters.partition_id
-      AND d.redriven_at IS NOT NULL
+      AND d.redriven_at IS NOT NULL;
+END
 $$;
 
 -- name: backlog_of
@@ -24,8 +26,10 @@ $$;
 CREATE OR REPLACE FUNCTION find_active(
     subscription_id bigint, first_key double precision, share double precision, now timestamptz
 ) RETURNS TABLE (partition_id bigint, active boolean, was_active boolean)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_nestloop = off SET jit = off AS $$
+BEGIN
+    RETURN QUERY
     SELECT l.partition_id,
            CASE WHEN l.holder IS NOT NULL AND GREATEST(p.at, l.acquired_at) > find_active.now - interval '30 seconds'
                     THEN true
@@ -50,7 +54,8 @@ SET enable_nestloop = off SET jit = off AS $$
         ORDER BY q.id DESC
         LIMIT 1
     ) AS p
-    WHERE NOT l.was_active OR l.state = 'AVAILABLE' OR l.place - floor(l.place) < find_active.share
+    WHERE NOT l.was_active OR l.state = 'AVAILABLE' OR l.place - floor(l.place) < find_active.share;
+END
 $$;
 
 -- name: survey
@@ -97,7 +102,9 @@ $$;
 -- equal weight differ by at most 1, and nothing moves in the steady state.
 CREATE OR REPLACE FUNCTION quotas(subscription_id bigint, topic_ids bigint[], active bigint)
 RETURNS TABLE (consumer text, quota bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
     WITH exact AS (
         SELECT c.id, quotas.active * c.weight / sum(c.weight) OVER () AS share
         FROM consumers AS c
@@ -109,7 +116,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
                quotas.active - sum(floor(e.share)) OVER () AS left_over
         FROM exact AS e
     )
-    SELECT r.id, r.whole + (r.place <= r.left_over)::integer FROM ranked AS r
+    SELECT r.id, r.whole + (r.place <= r.left_over)::integer FROM ranked AS r;
+END
 $$;
 
 -- name: find_share
@@ -123,8 +131,9 @@ CREATE OR REPLACE FUNCTION find_share(
     OUT uncovered bigint, OUT free bigint, OUT short text[], OUT ample text[], OUT balanced boolean,
     OUT concerned text[], OUT quotas bigint[]
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_nestloop = off SET jit = off AS $$
+BEGIN
     WITH board AS MATERIALIZED (
         SELECT l.state, l.holder, a.partition_id IS NOT NULL AS active
         FROM leases AS l
@@ -158,7 +167,9 @@ SET enable_nestloop = off SET jit = off AS $$
            bool_and(s.shortage = 0 AND s.cold = 0),
            array_agg(s.consumer) FILTER (WHERE s.shortage <> 0 OR s.cold > 0),
            array_agg(s.quota) FILTER (WHERE s.shortage <> 0 OR s.cold > 0)
-    FROM standing AS s
+    INTO shortage, cold, uncovered, free, short, ample, balanced, concerned, quotas
+    FROM standing AS s;
+END
 $$;
 
 -- name: release_surplus

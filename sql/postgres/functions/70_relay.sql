@@ -1,16 +1,20 @@
 -- name: open_block_of
 -- The block of a partition that was recorded and whose end is not committed yet.
 CREATE OR REPLACE FUNCTION open_block_of(subscription_id bigint, partition_id bigint) RETURNS blocks
-LANGUAGE sql STABLE AS $$
-    SELECT newest.*
-    FROM (
-        SELECT b.*
-        FROM blocks AS b
-        WHERE b.subscription_id = open_block_of.subscription_id AND b.partition_id = open_block_of.partition_id
-        ORDER BY b.id DESC
-        LIMIT 1
-    ) AS newest
-    WHERE newest.first_sequence = current_position(open_block_of.subscription_id, open_block_of.partition_id) + 1
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    newest blocks%ROWTYPE;
+BEGIN
+    SELECT b.* INTO newest
+    FROM blocks AS b
+    WHERE b.subscription_id = open_block_of.subscription_id AND b.partition_id = open_block_of.partition_id
+    ORDER BY b.id DESC
+    LIMIT 1;
+    IF newest.first_sequence = current_position(open_block_of.subscription_id, open_block_of.partition_id) + 1 THEN
+        RETURN newest;
+    END IF;
+    RETURN NULL;
+END
 $$;
 
 -- name: open_block
@@ -147,13 +151,16 @@ $$;
 CREATE OR REPLACE FUNCTION dead_letters_between(
     subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint
 ) RETURNS TABLE (sequence bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
     SELECT d.sequence
     FROM dead_letters AS d JOIN subscriptions AS s ON s.id = d.subscription_id
     WHERE s.name = dead_letters_between.subscription AND d.partition_id = dead_letters_between.partition_id
       AND d.sequence BETWEEN dead_letters_between.first_sequence AND dead_letters_between.last_sequence
       AND d.history = current_history() AND NOT reads_hidden(s.id)
-    ORDER BY d.sequence
+    ORDER BY d.sequence;
+END
 $$;
 
 -- name: read_block
@@ -166,8 +173,10 @@ RETURNS TABLE (
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
     created_at timestamptz, sequenced_at timestamptz
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN QUERY
     SELECT r.*
     FROM read_log(read_block.partition_id, read_block.first_sequence,
                   (read_block.last_sequence - read_block.first_sequence + 1)::integer) AS r
@@ -178,7 +187,8 @@ SET enable_seqscan = off SET jit = off AS $$
         SELECT FROM dead_letters AS d JOIN subscriptions AS s ON s.id = d.subscription_id
         WHERE s.name = read_block.subscription AND d.partition_id = read_block.partition_id
           AND d.sequence = r.sequence AND d.history = current_history())
-    ORDER BY r.sequence
+    ORDER BY r.sequence;
+END
 $$;
 
 -- name: relay_failure

@@ -1,13 +1,15 @@
 -- name: is_rehydrated
 -- Whether a sequence lies in a log epoch that was dropped and brought back.
 CREATE OR REPLACE FUNCTION is_rehydrated(partition_id bigint, sequence bigint) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT COALESCE((
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN COALESCE((
         SELECT e.last_sequence >= is_rehydrated.sequence
         FROM rehydrated_epochs AS e
         WHERE e.partition_id = is_rehydrated.partition_id AND e.first_sequence <= is_rehydrated.sequence
         ORDER BY e.first_sequence DESC
-        LIMIT 1), false)
+        LIMIT 1), false);
+END
 $$;
 
 -- name: find_rehydrated_end
