@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock import database
 from penstock.consumer.delivery import HandlerFailed, HandlerTimedOut
 from penstock.consumer.executors import Executor, Outcome, ThreadExecutor
 from penstock.consumer.handler import Handling, is_coroutine_function, wrapped
@@ -135,10 +134,6 @@ class QueueConsumer(Rounds):
         """Run the handlers on this event loop, not on one that the consumer makes."""
         assert isinstance(self.executor, TaskExecutor)
         self.executor.loop = loop
-
-    def goes_on_after(self, error: Exception) -> bool:
-        """Also after a deadlock or a wait that took too long: what is in hand stays in hand."""
-        return super().goes_on_after(error) or database.is_passing(error)
 
     def gauges(self) -> dict[str, float]:
         """How many events it has in hand."""

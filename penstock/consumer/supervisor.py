@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from penstock import database
 from penstock.consumer.worker import Worker
 from penstock.database.backoff import backoff
 from penstock.errors import PenstockError, UsageError, error_text, said
@@ -141,8 +142,11 @@ class Supervisor:
 
         A failure at the start does, so that the operator sees it: a wrong call stays wrong.  A call
         that was right for a while does not: somebody has removed what it needs, a subscription for
-        example, and that must not end the others.
+        example, and that must not end the others.  Nor does what passes, such as a lock that took
+        too long.
         """
+        if database.is_passing(error):
+            return False
         if isinstance(error, UsageError) and ran_seconds < HEALTHY_AFTER_SECONDS:
             return True
         return self._clock() - self._begun < STARTED_AFTER_SECONDS

@@ -48,8 +48,10 @@ _CONTENTION = frozenset({"40P01", "55P03", 1020, 1205, 1213})
 _NOTICES_FULL = "54000"  # program_limit_exceeded
 #: Ended by a limit of time or by an operator.
 _CANCELLED = frozenset({"57014", 1317, 1969, 3024})
+#: The server takes no writes: a standby that is not promoted yet, or an operator's setting.
+_READ_ONLY = frozenset({"25006", 1290, 1792, 1836})
 #: Serialization failures, and statements that a pooler sent to another session.
-_PASSING = frozenset({"40001", "26000", "42P05"}) | _CANCELLED
+_PASSING = frozenset({"40001", "26000", "42P05"}) | _CANCELLED | _READ_ONLY
 _INSUFFICIENT_RESOURCES = "53"
 
 
@@ -262,8 +264,8 @@ def is_cancelled(error: BaseException) -> bool:
 def is_passing(error: BaseException) -> bool:
     """Whether the error comes from the database's present state and not from the call.
 
-    The database cannot be reached, takes no more connections, has ended the statement, or another
-    transaction interfered.
+    The database cannot be reached, takes no more connections or no writes, has ended the statement,
+    or another transaction interfered.
     """
     if isinstance(error, (DatabaseUnavailable, NoDiskSpace)):
         return True

@@ -11,7 +11,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -65,7 +65,7 @@ class LoopStats:
         self.last_round = time.monotonic()
         self.failures += 1
         self.last_error = error_text(error)
-        if isinstance(error, PenstockError) or database.is_unavailable(error):
+        if isinstance(error, PenstockError) or database.is_passing(error):
             log.warning("%s", self.last_error)
 
     def stale(self, error: StaleLease) -> None:
@@ -129,7 +129,10 @@ class Rounds(ABC):
     def run(self, stop: threading.Event) -> None:
         """Work until ``stop`` is set.  The events in hand are finished and committed first."""
         self._stop = stop
-        with self._setting.whole_run(), self.at_work():
+        with ExitStack() as whole:
+            if not self._begun(whole, stop):
+                return
+            whole.enter_context(self.at_work())
             while not stop.is_set():
                 try:
                     self._work(stop)
@@ -140,10 +143,32 @@ class Rounds(ABC):
                     self.stats.failed(error)
                     stop.wait(backoff(self._outages))
 
+    def _begun(self, whole: ExitStack, stop: threading.Event) -> bool:
+        """Enter what lasts for the whole run.  Returns False when told to stop meanwhile.
+
+        A database that cannot be reached at the start may be a wrong address, so that is an error.
+        """
+        while not stop.is_set():
+            try:
+                whole.enter_context(self._setting.whole_run())
+                return True
+            except Exception as error:
+                away = isinstance(error, DatabaseUnavailable) or database.is_unavailable(error)
+                if away or not database.is_passing(error):
+                    raise
+                self._outages += 1
+                self.stats.failed(error)
+                stop.wait(backoff(self._outages))
+        return False
+
     def goes_on_after(self, error: Exception) -> bool:
-        """Whether the loop goes on after an error, on another connection."""
-        away = CoordinationUnavailable | DatabaseUnavailable | ConnectionLost
-        return isinstance(error, away) or database.is_unavailable(error)
+        """Whether the loop goes on after an error, on another connection.
+
+        That is so after an error of the database's present state: it is away, takes no writes, has
+        cancelled a statement, or a lock took too long.
+        """
+        away = CoordinationUnavailable | ConnectionLost
+        return isinstance(error, away) or database.is_passing(error)
 
     def gauges(self) -> dict[str, float]:
         """What it has in hand, by metric name."""

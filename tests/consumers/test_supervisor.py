@@ -9,11 +9,18 @@ import signal
 import threading
 from collections.abc import Iterator
 
+import psycopg
+import pymysql
 import pytest
 
 from penstock.consumer import supervisor as module
 from penstock.consumer.supervisor import Supervisor
-from penstock.errors import DuplicateSession, PenstockError, SubscriptionNotFound
+from penstock.errors import (
+    DatabaseUnavailable,
+    DuplicateSession,
+    PenstockError,
+    SubscriptionNotFound,
+)
 from tests.consumers.process import until
 
 
@@ -140,6 +147,24 @@ def test_whatever_ends_a_worker_it_is_started_again(
     clock.now += module.STARTED_AFTER_SECONDS + 1
     fail(supervisor, one, kind())
     assert (one.starts, two.starts, supervisor.states()[0][1]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.QueryCanceled(), psycopg.errors.LockNotAvailable(),
+        psycopg.errors.ReadOnlySqlTransaction(), DatabaseUnavailable("away"),
+        pymysql.err.OperationalError(1290, "running with --read-only"),
+        pymysql.err.OperationalError(1836, "read-only mode"),
+    ],
+)  # fmt: skip
+def test_what_passes_ends_no_program_that_is_young(
+    pair: Pair, bounds: list[float], error: Exception
+) -> None:
+    """Guard: the look at is_passing in _ends_all."""
+    supervisor, one, _ = pair
+    fail(supervisor, one, error)
+    assert supervisor.states()[0][1] == 1
 
 
 def test_whatever_ends_a_worker_at_the_start_is_told(pair: Pair, clock: Clock) -> None:
