@@ -130,7 +130,7 @@ class Rounds(ABC):
         """Work until ``stop`` is set.  The events in hand are finished and committed first."""
         self._stop = stop
         with ExitStack() as whole:
-            if not self._begun(whole, stop):
+            if not self._entered(whole, stop):
                 return
             whole.enter_context(self.at_work())
             while not stop.is_set():
@@ -143,7 +143,7 @@ class Rounds(ABC):
                     self.stats.failed(error)
                     stop.wait(backoff(self._outages))
 
-    def _begun(self, whole: ExitStack, stop: threading.Event) -> bool:
+    def _entered(self, whole: ExitStack, stop: threading.Event) -> bool:
         """Enter what lasts for the whole run.  Returns False when told to stop meanwhile.
 
         A database that cannot be reached at the start may be a wrong address, so that is an error.

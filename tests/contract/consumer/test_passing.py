@@ -101,7 +101,7 @@ def test_a_queue_goes_on_after_what_passes(db: ContractDatabase, trouble: Any) -
 def test_a_consumer_that_begins_without_writes_waits_for_them(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It joins as soon as the server takes writes.  Guard: Rounds._begun."""
+    """It joins as soon as the server takes writes.  Guard: Rounds._entered."""
     own = db.connect()
     filled(own, events=3)
     check_in, tried = database_keeper.LeaseKeeper._check_in, list[int]()
