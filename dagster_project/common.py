@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_type_hints
 import dagster as dg
 
 from ops.policies.file import TopicPolicy
+from penstock.errors import PenstockError, error_text, lasts
 from penstock.records import LogEpoch
 from penstock.topics import names
 from resources.database import DatabaseResource
@@ -69,7 +70,8 @@ def of_database(name: str) -> Callable[[F], F]:
     """For a function with resources or a context: the resources of a database of the fleet.
 
     Its annotations become objects: Dagster cannot read those that are texts, as ours have to be.
-    It stands directly above each such function.
+    It stands directly above each such function.  An error that lasts until somebody changes
+    something fails the step at once: its retry policy would only repeat it.
     """
 
     def bind(function: Callable[..., Any]) -> Any:
@@ -83,16 +85,33 @@ def of_database(name: str) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def once(*args: Any, **given: Any) -> Any:
-            return function(*args, **own(given))
+            with _at_once():
+                return function(*args, **own(given))
 
         @functools.wraps(function)
         def steps(*args: Any, **given: Any) -> Iterator[Any]:
-            yield from function(*args, **own(given))
+            with _at_once():
+                yield from function(*args, **own(given))
 
         # Dagster tells a function that yields from one that returns.
         return steps if inspect.isgeneratorfunction(function) else once
 
     return bind
+
+
+@contextmanager
+def _at_once() -> Iterator[None]:
+    try:
+        yield
+    except PenstockError as error:
+        if not lasts(error):
+            raise
+        raise dg.Failure(error_text(error), allow_retries=False) from error
+
+
+def first_to_retry(errors: Sequence[Exception]) -> Exception:
+    """Of several errors the one to raise: one that a repetition may mend, if there is any."""
+    return next((each for each in errors if not lasts(each)), errors[0])
 
 
 @contextmanager

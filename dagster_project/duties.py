@@ -69,10 +69,11 @@ def told(context: dg.OpExecutionContext, outcomes: Iterable[Outcome]) -> list[Ou
 
 
 def require(outcomes: Iterable[Outcome]) -> None:
-    """Failure when a unit has failed, or was lost."""
-    wrong = [f"{_place(each)}: {each.error}" for each in outcomes if is_wrong(each)]
+    """Failure when a unit has failed, or was lost.  It is repeated if that may mend a unit."""
+    wrong = [each for each in outcomes if is_wrong(each)]
     if wrong:
-        raise dg.Failure("\n".join(wrong))
+        said = "\n".join(f"{_place(each)}: {each.error}" for each in wrong)
+        raise dg.Failure(said, allow_retries=not all(each.lasts for each in wrong))
 
 
 def is_wrong(outcome: Outcome) -> bool:

@@ -25,7 +25,7 @@ from ops.hours import epochs_between
 from ops.policies.file import Policies, TopicPolicy
 from ops.seal import seal
 from penstock.archive.copies import key_of
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, lasts
 from penstock.topics import names
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
@@ -143,6 +143,7 @@ class Failures:
         self._context = context
         self._said: list[str] = []
         self._failed: list[str] = []
+        self._lasts = True
 
     @contextmanager
     def isolated(self, what: str) -> Iterator[None]:
@@ -153,6 +154,7 @@ class Failures:
             self._context.log.exception(what)
             self._said.append(f"{what}: {_in_a_line(error)}")
             self._failed.append(what)
+            self._lasts = self._lasts and lasts(error)
 
     def tell(self) -> None:
         """Failure when something failed; a tag of the run says with what."""
@@ -160,7 +162,7 @@ class Failures:
             tag = {FAILED_TAG: json.dumps(self._failed)}
             self._context.instance.add_run_tags(self._context.run_id, tag)
         if self._said:
-            raise dg.Failure("\n".join(self._said))
+            raise dg.Failure("\n".join(self._said), allow_retries=not self._lasts)
 
 
 def _in_a_line(error: Exception) -> str:

@@ -21,6 +21,9 @@ class PenstockError(Exception):
     """
 
     sqlstate: ClassVar[str | None] = None
+    #: Whether the same call fails again until somebody changes something: to repeat it soon is no
+    #: use.
+    lasts: ClassVar[bool] = False
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -35,6 +38,8 @@ class PenstockError(Exception):
 
 class UsageError(PenstockError):
     """The call cannot succeed as it was made: the caller has to change something."""
+
+    lasts = True
 
 
 class ConfigurationError(UsageError):
@@ -103,6 +108,8 @@ class EmptySegment(InvalidName):
 
 class MovedUnderItself(UsageError):
     """A namespace cannot become its own descendant."""
+
+    lasts = False
 
     sqlstate = "PS035"
 
@@ -196,6 +203,8 @@ class EpochError(PenstockError):
 
 class InUse(UsageError):
     """Something still uses what was to be deleted; nothing was changed."""
+
+    lasts = False
 
     sqlstate = "PS020"
 
@@ -302,6 +311,8 @@ class NotOnThisEngine(UsageError):
 class NotMigrated(PenstockError):
     """The database has no Penstock schema, or one older than this program needs."""
 
+    lasts = True
+
     def __init__(self, message: str, *, hint: str = "run `penstock migrate`") -> None:
         super().__init__(message, hint=hint)
 
@@ -309,9 +320,13 @@ class NotMigrated(PenstockError):
 class SchemaTooNew(PenstockError):
     """The schema was migrated by a newer Penstock than this program."""
 
+    lasts = True
+
 
 class MigrationChanged(PenstockError):
     """A migration that was applied differs from the file of the same number (checksum drift)."""
+
+    lasts = True
 
 
 class MigrationBlocked(PenstockError):
@@ -320,6 +335,8 @@ class MigrationBlocked(PenstockError):
 
 class DatabaseTooOld(PenstockError):
     """The server is older than Penstock needs."""
+
+    lasts = True
 
 
 class CoordinationUnavailable(PenstockError):
@@ -336,6 +353,8 @@ class DatabaseUnavailable(PenstockError):
 
 class PermissionDenied(PenstockError):
     """The login does not have the rights that the call needs."""
+
+    lasts = True
 
 
 class NotInRole(PermissionDenied):
@@ -373,9 +392,16 @@ class ForeignTarget(ConfigurationError):
 class PortTaken(UsageError):
     """Another process listens on the port that was asked for."""
 
+    lasts = False
+
 
 class SinkError(PenstockError):
     """A relay's sink failed; base class of what sinks raise."""
+
+
+def lasts(error: BaseException) -> bool:
+    """Whether an error stays until somebody changes something, so that a repetition fails too."""
+    return isinstance(error, PenstockError) and error.lasts
 
 
 def said(error: BaseException) -> str:

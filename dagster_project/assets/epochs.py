@@ -211,7 +211,7 @@ def _archive(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
             for error in failed:
                 context.log.error(str(error))
             if failed:
-                raise failed[0]
+                raise common.first_to_retry(failed)
             yield common.no_event()
 
     return archive

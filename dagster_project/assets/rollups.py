@@ -13,6 +13,7 @@ from dagster_project.catalogue import Catalogue
 from dagster_project.common import of_database, table
 from ops.policies.file import TopicPolicy
 from penstock.archive.targets import Target
+from penstock.errors import lasts
 from resources.database import DatabaseResource
 from resources.targets import ArchiveTargetResource
 
@@ -80,7 +81,8 @@ def _rollup(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
             for why in (*unnamed.values(), *run.failed):
                 context.log.error(why)
             if unnamed or run.failed:
-                raise dg.Failure("\n".join([*unnamed.values(), *run.failed]))
+                said = "\n".join([*unnamed.values(), *run.failed])
+                raise dg.Failure(said, allow_retries=not run.lasts)
 
     return rollup
 
@@ -93,6 +95,8 @@ class _Run:
         self._made: list[tuple[Any, ...]] = []
         self._changed: list[tuple[Any, ...]] = []
         self.failed: list[str] = []
+        #: Whether none of it heals by itself; a target without a place does not.
+        self.lasts = True
 
     def roll(self, target: Target) -> None:
         """Roll up the days on one target, and compare what is recorded before and after."""
@@ -105,6 +109,7 @@ class _Run:
             after = events_of_days(self._url, self._topic, target, self._days)
         except Exception as error:
             self.failed.append(f"{self._topic} on {target.name}: {error}")
+            self.lasts = self.lasts and lasts(error)
             return
         self._made += [
             (target.name, m.sealed_date, m.file, m.replaced_files, m.events, m.size) for m in made

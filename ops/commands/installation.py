@@ -39,6 +39,14 @@ class Installation:
         found = policy_file.load(self._file)
         return found if self._database is None else found.of_database(self._database)
 
+    def known_policies(self) -> Policies:
+        """The same; without a policy file one that says nothing, so that presets count."""
+        from ops.policies import file as policy_file
+
+        if self._database is None and self._file is None and not policy_file.is_there():
+            return policy_file.parse("", policy_file.default_path())
+        return self.policies
+
     @cached_property
     def url(self) -> str:
         """Its address."""

@@ -37,14 +37,13 @@ if TYPE_CHECKING:
     from ops.archive.archiving import EpochCopy
     from ops.archive.placement import Placement
     from ops.archive.placing import Placed
+    from ops.policies.file import Policies
     from ops.relay.relay import Relay
+    from penstock.records import LogEpoch
 
 Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
 Engine = Annotated[
     str, typer.Option(help=f"{', '.join(ENGINES)}: Spark where there is much to do.")
-]
-TargetName = Annotated[
-    str, typer.Option("--target", help="NAME=DIRECTORY, or a NAME of the policy file.")
 ]
 OnlyTarget = Annotated[
     str | None,
@@ -58,8 +57,12 @@ OnlyTarget = Annotated[
 def relay(
     subscription: str,
     sink: Annotated[
-        str, typer.Argument(help="jsonl:DIRECTORY or pulsar://HOST:PORT/TENANT/NAMESPACE?admin=URL")
-    ],
+        str | None,
+        typer.Argument(
+            help="jsonl:DIRECTORY or pulsar://HOST:PORT/TENANT/NAMESPACE?admin=URL; else the "
+            "policy file's."
+        ),
+    ] = None,
     *,
     forever: Annotated[bool, typer.Option("--forever", help="Go on until SIGTERM.")] = False,
     max_seconds: Annotated[float, typer.Option(min=0, help="The end, without --forever.")] = 60.0,
@@ -72,7 +75,8 @@ def relay(
     from ops.relay.relay import Relay, relay_micro_batch
     from ops.sinks.address import absolute_address, configured_sink
 
-    url = Installation(database).url
+    here = Installation(database)
+    url, sink = here.url, sink or _sink_of(here, subscription)
     targets = archive_targets(target)
     if forever:
         if choose(engine, 1) == SPARK:
@@ -82,13 +86,13 @@ def relay(
         with closing(configured_sink(sink)) as opened:
             _run_until_signal(Relay(url, subscription, opened, archive=targets))
         return
-    here = Setup(
+    setup = Setup(
         {MAIN: Address(url)},
         tuple(targets),
         {(MAIN, subscription): absolute_address(sink)},
         max_seconds,
     )
-    outcomes = _relayed_on_spark(here, subscription, engine)
+    outcomes = _relayed_on_spark(setup, subscription, engine)
     if outcomes is not None:
         show_outcomes(outcomes, output)
         return
@@ -97,6 +101,20 @@ def relay(
     show([result], output)
     if not result.drained:
         raise typer.Exit(EXIT_NO)
+
+
+def _sink_of(here: Installation, subscription: str) -> str:
+    """Where the policy file sends a subscription."""
+    policies = here.known_policies()
+    relays = policies.relays.values()
+    for each in relays:
+        if each.subscription == subscription:
+            return policies.sink_address(each)
+    raise ConfigurationError(
+        f"{policies.file} has no relay of the subscription {subscription!r}",
+        hint="name a sink, or one of: "
+        f"{', '.join(sorted(each.subscription for each in relays)) or 'none'}",
+    )
 
 
 def _relayed_on_spark(setup: Setup, subscription: str, engine: str) -> list[Outcome] | None:
@@ -111,24 +129,61 @@ def _relayed_on_spark(setup: Setup, subscription: str, engine: str) -> list[Outc
 
 
 def seal(
-    topic: Topic,
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(help="namespace/path/topic ...; else all that have a seal policy."),
+    ] = None,
     max_events: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="The size of a log epoch.")
-    ] = 100_000,
+        int | None,
+        typer.Option(min=1, max=1_000_000, help="The size of a log epoch, else the policy's."),
+    ] = None,
     max_age_seconds: Annotated[
         float | None,
-        typer.Option(min=0, help="Seal smaller ones at this age; 0 seals what is there."),
+        typer.Option(
+            min=0, help="Seal smaller ones at this age, else the policy's; 0 seals what is there."
+        ),
     ] = None,
     database: Database = None,
     output: Output = Format.table,
 ) -> None:
-    """Cut the end of a topic's partitions into log epochs."""
+    """Cut the end of topics' partitions into log epochs, as the policy file says."""
     from ops.seal import seal as verb
+    from penstock.topics import names
 
-    url = Installation(database).url
-    with connect(url, application_name="penstock seal", statement_timeout_ms=0) as connection:
-        sealed = verb(connection, topic, max_events=max_events, max_age_seconds=max_age_seconds)
+    here = Installation(database)
+    policies = here.known_policies()
+    chosen = topics or [each.topic for each in policies.topics.values() if each.seal]
+    if not chosen:
+        raise ConfigurationError(
+            f"no topic has a seal policy in {policies.file}",
+            hint="name the topics, or write topics.TOPIC.seal into the policy file",
+        )
+    sealed: list[LogEpoch] = []
+    with connect(here.url, application_name="penstock seal", statement_timeout_ms=0) as connection:
+        existing = set() if topics else {each.address for each in names.list_topics(connection)}
+        for topic in chosen:
+            if not topics and topic not in existing:
+                say(f"{topic} does not exist yet")
+                continue
+            size, age = _seal_limits(policies, topic, max_events, max_age_seconds)
+            sealed += verb(connection, topic, max_events=size, max_age_seconds=age)
     show(sealed, output)
+
+
+def _seal_limits(
+    policies: Policies, topic: str, max_events: int | None, max_age_seconds: float | None
+) -> tuple[int, float | None]:
+    """Size and age of a topic's log epochs: an option, else the policy, else the preset."""
+    from ops.policies.file import SealPolicy
+
+    policy = policies.of_topic(topic).seal or SealPolicy()
+    if policies.of_topic(topic).seal is None and max_age_seconds is None:
+        say(
+            f"{policies.file} has no seal policy for {topic}: less than "
+            f"{max_events or policy.max_events} events are not sealed, however old they are"
+        )
+    age = policy.max_age_seconds if max_age_seconds is None else max_age_seconds
+    return max_events or policy.max_events, age
 
 
 def archive(
@@ -192,15 +247,16 @@ def placement_of(here: Installation, topic: str) -> Placement:
 
 def rollup(
     topic: Topic,
-    target: TargetName,
+    target: OnlyTarget = None,
     database: Database = None,
     output: Output = Format.table,
 ) -> None:
-    """Turn the many small files of closed days on a target into few large ones."""
+    """Turn the many small files of closed days on a topic's targets into few large ones."""
     from ops.archive.rollup import rollup as verb
 
     here = Installation(database)
-    show(verb(here.url, topic, here.target(target)), output)
+    targets = placement_of(here, topic).targets if target is None else [target]
+    show([made for each in targets for made in verb(here.url, topic, here.target(each))], output)
 
 
 def clean(

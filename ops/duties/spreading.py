@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 _SCHEMA = (
     "number bigint, state string, events bigint, seconds double, error string, result string, "
-    "worker string"
+    "worker string, lasts boolean"
 )
 _LOST = "its task died in each attempt; the log of the executors says why"
 
@@ -89,7 +89,7 @@ def _task(
                 row = {
                     "number": number, "state": did.state, "events": did.events,
                     "seconds": did.seconds, "error": did.error, "result": did.result,
-                    "worker": did.worker,
+                    "worker": did.worker, "lasts": did.lasts,
                 }  # fmt: skip
                 yield pa.RecordBatch.from_pylist([row])
 

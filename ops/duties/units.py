@@ -44,7 +44,8 @@ class Outcome:
     """What became of a unit.
 
     ``events`` is how many events the duty has moved, numbered, removed or read.  ``result`` is what
-    its function returned, as JSON.  ``worker`` is the process that did it.
+    its function returned, as JSON.  ``worker`` is the process that did it.  ``lasts`` says of an
+    error that it stays until somebody changes something.
     """
 
     unit: Unit
@@ -54,6 +55,7 @@ class Outcome:
     error: str = ""
     result: str = "null"
     worker: str = ""
+    lasts: bool = False
 
     @property
     def found(self) -> Any:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ops.duties.setup import Setup
 from ops.duties.units import DONE, FAILED, LEFT, Outcome, Unit, as_json
 from penstock import database
-from penstock.errors import ConfigurationError, PenstockError, RetentionRefused, error_text
+from penstock.errors import ConfigurationError, PenstockError, RetentionRefused, error_text, lasts
 
 if TYPE_CHECKING:
     from ops.backfill.running import Workers
@@ -45,16 +45,24 @@ Duty = Callable[[Unit, Setup], Did]
 
 def do_unit(unit: Unit, setup: Setup) -> Outcome:
     """Work a unit off.  Every error is its outcome's, so it stops no other unit."""
-    started = time.monotonic()
+    started, is_lasting = time.monotonic(), False
     try:
         did = duty(unit.duty)(unit, setup)
     except Exception as error:
+        is_lasting = lasts(error)
         if not isinstance(error, PenstockError):
             log.warning("%s failed with an unexpected error", unit, exc_info=error)
         did = Did(0, state=FAILED, error=error_text(error))
     seconds = round(time.monotonic() - started, 3)
     return Outcome(
-        unit, did.state, did.events, seconds, did.error, as_json(did.result), this_process()
+        unit,
+        did.state,
+        did.events,
+        seconds,
+        did.error,
+        as_json(did.result),
+        this_process(),
+        is_lasting,
     )
 
 

@@ -236,6 +236,11 @@ def default_path(environ: Mapping[str, str] | None = None) -> Path:
     return Path(given) if given else Path(__file__).resolve().parents[2] / "policies.yaml"
 
 
+def is_there() -> bool:
+    """Whether a policy file is named, or stands at the root of the checkout."""
+    return VARIABLE in os.environ or default_path().exists()
+
+
 def load(path: Path | str | None = None) -> Policies:
     """Read and check a policy file."""
     path = default_path() if path is None else Path(path)
@@ -248,7 +253,7 @@ def known_targets(name: str | None) -> list[Target]:
 
     Of all, those are left out whose place cannot be resolved now, with a warning.
     """
-    if name is None and VARIABLE not in os.environ and not default_path().exists():
+    if name is None and not is_there():
         return []
     policies = load()
     return policies.usable_targets() if name is None else [policies.target(name)]

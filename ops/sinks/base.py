@@ -25,6 +25,8 @@ class SinkUnavailable(SinkError):
 class SinkMisconfigured(SinkError):
     """With its present settings the sink would lose or double events. The text says what to set."""
 
+    lasts = True
+
 
 class EventRefused(SinkError):
     """The sink will never take this event.  It goes to the dead letters; its block goes on."""

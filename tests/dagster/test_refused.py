@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -59,3 +60,35 @@ def test_a_topic_that_nobody_knows_is_not_sealed(house: House) -> None:
     assert "there is no topic shop/typo" in said
     assert f"{TOPIC}, shop/t00" in said and "and 12 more" in said and "shop/t29" not in said
     assert house.connection.execute("SELECT count(*) FROM penstock.log_epochs").fetchone() == (0,)
+
+
+def retried(done: dg.ExecuteInProcessResult) -> int:
+    """How often a step was to be repeated."""
+    return sum(event.event_type_value == "STEP_UP_FOR_RETRY" for event in done.all_events)
+
+
+def test_what_cannot_heal_is_not_repeated(
+    house: House, environment: pytest.MonkeyPatch, policy_path: Path
+) -> None:
+    """A sink that is not set up right, and what the run itself raises; what may heal is repeated.
+
+    Guards: `lasts` of the outcome in duties.require, and _at_once of of_database.
+    """
+    environment.setattr(common, "RETRY", dg.RetryPolicy(max_retries=2, delay=0))
+    house.reload()
+    house.create_topic()
+    house.publish(2)
+    house.done("sequence")
+    (house.folder / "relayed").write_text("no directory")
+    done = house.job("relay")
+    assert "SinkMisconfigured" in failures(done)
+    assert (done.success, retried(done)) == (False, 0)
+    policies = policy_path.read_text()
+    policy_path.write_text("topics: [")
+    done = house.job("relay")
+    assert (done.success, retried(done)) == (False, 0)
+    assert "ParserError" in failures(done)
+    policy_path.write_text(policies)
+    environment.setenv("PENSTOCK_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    done = house.job("relay")
+    assert (done.success, retried(done)) == (False, 2)

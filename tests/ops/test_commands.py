@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from ops.commands import platform
+from ops.policies import file as policy_file
 from ops.seal import log_epochs
 from ops.sinks.jsonl import JsonlSink
 from penstock import subscriptions
@@ -24,6 +25,7 @@ from penstock.cli import exit_codes
 from penstock.database import call
 from penstock.publishing.publish import publish
 from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.consumers.process import until
 from tests.ops.conftest import TOPIC, Run
 
@@ -165,6 +167,60 @@ def test_seal_and_clean(run: Run, connection: Connection) -> None:
     held = run("clean", TOPIC, "--yes", "-o", "json").rows
     assert {(row["low_sequence"], row["reason"]) for row in held} == {(1, "no retention policy")}
     assert run("seal", "bank/nothing").code == 2
+
+
+def test_seal_goes_by_the_policy_file(
+    run: Run, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So cron seals small logs by age, all topics in one call; an option comes before the file.
+
+    Guard: the file's values; with the presets a log below 100,000 events is never sealed.
+    """
+    names.create_topic(connection, "bank/other", 1)
+    file = tmp_path / "policies.yaml"
+    file.write_text(f"topics: {{{TOPIC}: {{seal: {{max_events: 2, max_age: 0s}}}}, bank/none: }}")
+    monkeypatch.setenv("PENSTOCK_POLICIES", str(file))
+    fill(connection)
+    run("sequence")
+    said = run("seal", "bank/other")
+    assert "no seal policy for bank/other" in said.err
+    larger = ("--max-age-seconds", "3600", "--max-events", "3")
+    assert run("seal", TOPIC, *larger, "-o", "json").rows == []
+    sealed = run("seal", "-o", "json").rows
+    assert [(row["topic"], row["event_count"]) for row in sealed] == [(TOPIC, 2), (TOPIC, 2)]
+    file.write_text("topics: {bank/none: {seal: {max_age: 1h}}}")
+    nothing = run("seal", "-o", "json")
+    assert (nothing.rows, "bank/none does not exist yet" in nothing.err) == ([], True)
+    file.write_text("")
+    refused = run("seal")
+    assert (refused.code, "no topic has a seal policy" in refused.err) == (2, True)
+
+
+def test_without_a_policy_file_seal_has_its_presets(
+    run: Run, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that has no checkout; a file that is named has to be there."""
+    monkeypatch.setattr(policy_file, "default_path", lambda *_: tmp_path / "none.yaml")
+    assert run("seal", TOPIC, "-o", "json").rows == []
+    monkeypatch.setenv("PENSTOCK_POLICIES", str(tmp_path / "none.yaml"))
+    refused = run("seal", TOPIC)
+    assert (refused.code, "cannot be read" in refused.err) == (2, True)
+
+
+def test_relay_takes_its_sink_from_the_policy_file(
+    run: Run, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the subscription; without one of this name it says which there are."""
+    file = tmp_path / "policies.yaml"
+    file.write_text(f"relays: {{files: {{topic: {TOPIC}, subscription: out, sink: jsonl:there}}}}")
+    monkeypatch.setenv("PENSTOCK_POLICIES", str(file))
+    fill(connection)
+    run("sequence")
+    stream.subscribe(connection, "out", [TOPIC], start="earliest")
+    assert run("relay", "out", "-o", "json").rows[0]["drained"] is True
+    assert (tmp_path / "there").is_dir()
+    refused = run("relay", "files")
+    assert (refused.code, "of the subscription 'files'" in refused.err) == (2, True)
 
 
 def test_clean_says_which_target_is_not_there(
