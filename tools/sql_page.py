@@ -68,7 +68,8 @@ FAMILIES = {
     "policy_history list_policies subscription_policy ensure_slices slices_ready log_status "
     "sequence_gaps current_history histories_of history_starts_of report_positions restore_status "
     "reconcile applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "
-    "storage_shortage broken_slices untold_identity",
+    "storage_shortage broken_slices untold_identity "
+    "published_unkeyed",
 }
 
 #: Functions that Penstock creates only where the server does not have them.

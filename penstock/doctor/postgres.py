@@ -68,7 +68,15 @@ def examine(url: str, limits: Limits) -> list[Finding]:
             return [*found, _replica(patient)]
         schema = examine_schema(connection)
         with suppress(NotMigrated):
-            for check in (_snapshots, _sequencer, _storage, _slices, _notices, _identity):
+            for check in (
+                _snapshots,
+                _sequencer,
+                _storage,
+                _slices,
+                _notices,
+                _identity,
+                _published,
+            ):
                 found += unless_refused(partial(check, patient), psql)
             found += examine_restores(connection)
             found += examine_letters(connection)
@@ -290,6 +298,19 @@ def _sequencer(patient: _Patient) -> Iterator[Finding]:
 
 def _identity(patient: _Patient) -> Iterator[Finding]:
     return untold_identity(patient.connection, patient.psql)
+
+
+def _published(patient: _Patient) -> Iterator[Finding]:
+    """Tables with updates and deletions that a publication makes the server refuse."""
+    for publication, table, has_key in call(patient.connection, "doctor_published"):
+        mending = "DEFAULT" if has_key else "FULL"
+        name = f"{quoted(patient.schema)}.{quoted(table)}"
+        yield error(
+            "publication",
+            f"the publication {publication!r} has the table {table}, which has no replica "
+            "identity: the server refuses to change its rows",
+            patient.psql.run(f"ALTER TABLE {name} REPLICA IDENTITY {mending}"),
+        )
 
 
 def _storage(patient: _Patient) -> Iterator[Finding]:

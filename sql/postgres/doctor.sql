@@ -55,3 +55,7 @@ WHERE u.usage >= %(least)s::double precision
 -- name: doctor_identity
 -- What the log cannot learn of its server, the functions that the server refuses, and to whom.
 SELECT what, functions, login FROM penstock.untold_identity()
+
+-- name: doctor_published
+-- Tables whose updates and deletions the server refuses because a publication has them.
+SELECT publication, published, has_key FROM penstock.published_unkeyed()

@@ -151,6 +151,7 @@ publish_json            . . o p .
 publish_packed          . . o p .
 publish_staged          . . o p .
 publish_text            . . o p .
+published_unkeyed       . . o . .
 purge                   . . o . .
 put_rehydrated          . . o . .
 queue_pointers          c . o . .

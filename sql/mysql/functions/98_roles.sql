@@ -67,8 +67,8 @@ BEGIN
             bookmark_positions list_skips list_removals expire_dead_letters remove_leftovers ensure_slices
             slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting settings_of
             set_backpressure measure_pressure turn_dedup reconcile report_positions restore_status histories_of
-            snapshot_holders sequencer_state storage_shortage broken_slices untold_identity function_roles
-            role_members refresh_roles
+            snapshot_holders sequencer_state storage_shortage broken_slices untold_identity
+            published_unkeyed function_roles role_members refresh_roles
             lift_limit grown_since nothing_waits low_sequences note_slice_rates missing_slices sparse_slices
             settle_blocks raise_event_ids mergeable_partitions
             set_policy clear_policy policy_of policy_history list_policies

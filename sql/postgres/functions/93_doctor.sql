@@ -156,3 +156,32 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     WHERE f.state IS NOT NULL
     ORDER BY s.parent, s.first_id
 $$;
+
+-- name: published_unkeyed
+-- The tables of the log that a publication has with their updates or deletions, and that have no replica identity: the
+-- server refuses these. has_key: it has a primary key. The slices of the index of the log are not among them, because
+-- nothing updates them.
+CREATE OR REPLACE FUNCTION published_unkeyed()
+RETURNS TABLE (publication text, published text, has_key boolean)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT p.pubname::text, c.relname::text, k.has_key
+    FROM pg_publication AS p
+    JOIN pg_publication_tables AS v ON v.pubname = p.pubname AND v.schemaname = current_schema()
+    JOIN pg_class AS r ON r.relname = v.tablename AND r.relnamespace = current_schema()::regnamespace
+    CROSS JOIN LATERAL (
+        SELECT r.oid AS id
+        UNION
+        SELECT t.relid FROM pg_partition_tree(r.oid) AS t WHERE t.isleaf
+    ) AS l
+    JOIN pg_class AS c ON c.oid = l.id AND c.relkind = 'r'
+    CROSS JOIN LATERAL (
+        SELECT EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key,
+               EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisreplident) AS has_other
+    ) AS k
+    WHERE (p.pubupdate OR p.pubdelete)
+      AND NOT CASE c.relreplident WHEN 'd' THEN k.has_key WHEN 'i' THEN k.has_other ELSE c.relreplident = 'f' END
+      AND c.relname <> 'chunks_merged'
+      AND NOT EXISTS (
+          SELECT FROM pg_inherits AS h WHERE h.inhrelid = c.oid AND h.inhparent = to_regclass('chunks'))
+    ORDER BY 1, 2
+$$;

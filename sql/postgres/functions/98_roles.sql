@@ -59,7 +59,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices
-            untold_identity function_roles
+            untold_identity published_unkeyed function_roles
             set_policy clear_policy policy_of policy_history list_policies subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of
             mark_low_water note_archive_reads
