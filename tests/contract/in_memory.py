@@ -143,6 +143,8 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "test_a_restore_forgets_who_waited_for_what_is_lost": SQL,
         "test_without_that_they_wait_for_ever": MUTANT,
         "test_the_next_one_comes_when_its_first_was_just_being_finished": SQL,
+        "test_a_key_with_many_events_stops_no_other": SQL,
+        "test_without_looking_at_all_keys_it_does": MUTANT,
         "test_it_waits_on_when_that_was_undone": SQL,
         "test_without_a_second_look_it_never_comes": MUTANT,
         "test_who_finishes_the_first_sees_what_is_dealt": SQL,
@@ -150,6 +152,12 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "test_without_a_guard_it_fails": MUTANT,
     },
     "test_model": {},
+    "test_comes_back": {
+        "test_no_turn_rests_while_more_has_ended": MUTANT,
+        "test_without_that_they_trickle": MUTANT,
+        "test_redriven_letters_come_without_a_rest": MUTANT,
+        "test_without_the_bound_it_waits_for_all": MUTANT,
+    },
     "test_settings": {
         "test_an_old_snapshot_sets_nothing": ISOLATION,
         "test_without_the_guard_it_sets_the_order": MUTANT,

@@ -93,7 +93,7 @@ turn: BEGIN
     DECLARE held, floor_id, last_id, seen_floor, seen_free, events, free_events, room, brought BIGINT;
     DECLARE most INT;
     DECLARE kept_order VARCHAR(10);
-    DECLARE is_due BOOLEAN;
+    DECLARE is_due, has_more, has_unsettled BOOLEAN DEFAULT FALSE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SELECT q.subscription_id, q.max_in_flight, q.`order` INTO held, most, kept_order
     FROM queues AS q WHERE q.subscription_id = owner_id FOR UPDATE SKIP LOCKED;
@@ -104,10 +104,10 @@ turn: BEGIN
     SELECT t.floor_id, t.last_id, t.rest_until <= present INTO floor_id, last_id, is_due
     FROM queue_turns AS t WHERE t.subscription_id = owner_id;
     IF is_due THEN
-        CALL end_claims(owner_id, floor_id, present);
-        CALL move_claims(owner_id, floor_id);
+        CALL end_claims(owner_id, floor_id, present, has_more);
+        CALL move_claims(owner_id, floor_id, present);
         IF kept_order = 'key' THEN
-            CALL settle_keys(owner_id);
+            CALL settle_keys(owner_id, has_unsettled);
         END IF;
     END IF;
     -- A range that somebody is just cutting is still seen whole, so nothing that is not seen yet is below these.
@@ -129,7 +129,9 @@ turn: BEGIN
     CALL deal(owner_id, wanted_size, kept_order, room, last_id);
     IF is_due THEN
         CALL move_floors(owner_id, seen_floor);
-        SET rest = rest_after(owner_id, TIMESTAMPDIFF(MICROSECOND, begun, SYSDATE(6)));
+        -- No rest while there is more to bring back than one turn takes, or a dead fleet would keep it for hours.
+        SET has_more = has_more OR has_unsettled OR brought >= 1000,
+            rest = IF(has_more, present, rest_after(owner_id, TIMESTAMPDIFF(MICROSECOND, begun, SYSDATE(6))));
     END IF;
     UPDATE queue_turns AS t
     SET t.floor_id = seen_floor, t.free_id = seen_free, t.last_id = last_id,
@@ -182,26 +184,34 @@ END;
 -- name: end_claims
 -- Frees the events of claims whose time is over, each alone, so that one bad event does not end the deliveries of its
 -- neighbours. Their receipts stay good until the events are handed out again. An event that was handed out too often
--- becomes a dead letter. A claim that somebody is just finishing is locked, and is left to the next turn.
-CREATE PROCEDURE end_claims(owner_id BIGINT, floor_id BIGINT, present DATETIME(6))
+-- becomes a dead letter, which counts as 25 others. A claim that somebody is just finishing is locked, and is left to
+-- the next turn. has_more: it took claims, the oldest first, until they had 5,000 events.
+CREATE PROCEDURE end_claims(owner_id BIGINT, floor_id BIGINT, present DATETIME(6), OUT has_more BOOLEAN)
 BEGIN
     DECLARE ids, pieces LONGTEXT;
     DECLARE most INT;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
-    SELECT GROUP_CONCAT(o.id ORDER BY o.id) INTO ids
+    SELECT MAX(q.max_deliveries) INTO most FROM queues AS q WHERE q.subscription_id = owner_id;
+    SELECT GROUP_CONCAT(o.id ORDER BY o.id), COALESCE(SUM(o.work), 0) >= 5000 INTO ids, has_more
     FROM (
-        SELECT r.id FROM queue_ranges AS r
-        WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.deadline <= present
-        ORDER BY r.id
-        LIMIT 200
-    ) AS o;
+        SELECT n.id, n.work, SUM(n.work) OVER (ORDER BY n.id) - n.work AS work_before
+        FROM (
+            SELECT r.id, (r.last_sequence - r.first_sequence + 1) * IF(r.deliveries < most, 1, 25) AS work
+            FROM queue_ranges AS r
+            WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.deadline <= present
+            ORDER BY r.id
+            LIMIT 5000
+        ) AS n
+    ) AS o
+    WHERE o.work_before < 5000;
     IF ids IS NOT NULL THEN
         CALL lock_ranges(owner_id, present, ids);
     END IF;
-    IF ids IS NOT NULL THEN
-        SELECT MAX(q.max_deliveries) INTO most FROM queues AS q WHERE q.subscription_id = owner_id;
+    IF ids IS NULL THEN
+        SET has_more = FALSE;
+    ELSE
         SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(
                    0, 0, r.id, r.partition_id, r.first_sequence, r.last_sequence, r.deliveries,
                    COALESCE(r.waiting_id, 0))), ']')
@@ -228,8 +238,8 @@ END;
 
 -- name: move_claims
 -- Writes claims that are held for long to the end of the window, with receipts, deadline and all, so that the window
--- stays short.
-CREATE PROCEDURE move_claims(owner_id BIGINT, floor_id BIGINT)
+-- stays short. Those whose time is over come back soon, and are left where they stand.
+CREATE PROCEDURE move_claims(owner_id BIGINT, floor_id BIGINT, present DATETIME(6))
 BEGIN
     DECLARE ids LONGTEXT;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
@@ -240,6 +250,7 @@ BEGIN
         SELECT r.id
         FROM queue_turns AS t JOIN queue_ranges AS r ON r.subscription_id = t.subscription_id
         WHERE t.subscription_id = owner_id AND r.id >= floor_id AND r.id < t.free_id - 5000
+          AND r.deadline > present
         ORDER BY r.id
         LIMIT 1000
     ) AS o;

@@ -382,7 +382,7 @@ BEGIN
 END;
 
 -- name: free_pieces
--- Puts pieces back into the window, to be handed out again at once.
+-- Puts pieces back into the window, at its end: nothing that is dealt later is handed out before them.
 CREATE PROCEDURE free_pieces(owner_id BIGINT, pieces LONGTEXT, uncounted INT)
 BEGIN
     IF pieces IS NOT NULL THEN

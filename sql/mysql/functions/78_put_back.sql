@@ -1,8 +1,8 @@
 -- name: extend
--- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back: they are
--- handed out again at once, and the delivery counts. A body, for one event, goes with all later hand-outs in place of
--- the payload; the log keeps what was published, and an erased event takes none. Returns a row for each range of a new
--- claim. Raises PS006, PS013, PS018, PS042, PS043, PS044.
+-- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back, behind what
+-- is dealt already (at most 20,000 events), and the delivery counts. A body, for one event, goes with all later
+-- hand-outs in place of the payload; the log keeps what was published, and an erased event takes none. Returns a row
+-- for each range of a new claim. Raises PS006, PS013, PS018, PS042, PS043, PS044.
 CREATE PROCEDURE extend(
     subscription LONGTEXT, claims JSON, first_sequences JSON, last_sequences JSON, tokens JSON,
     visibility_seconds DOUBLE, body LONGBLOB
@@ -93,8 +93,8 @@ BEGIN
 END;
 
 -- name: release_claims
--- Puts events back that nobody has begun: they are handed out again at once, and the delivery does not count. Returns
--- for each entry whether it was put back, as acknowledge does. Raises PS013, PS018, PS042, PS043, PS044.
+-- Puts events back that nobody has begun, behind what is dealt already (at most 20,000 events); the delivery does not
+-- count. Returns for each entry whether it was put back, as acknowledge does. Raises PS013, PS018, PS042, PS043, PS044.
 CREATE PROCEDURE release_claims(
     subscription LONGTEXT, claims JSON, first_sequences JSON, last_sequences JSON, tokens JSON, partly BOOLEAN
 )

@@ -181,35 +181,54 @@ END;
 -- name: settle_keys
 -- Looks again at events of which it was not sure whether whoever finishes the first one of their key sees them. Of a
 -- key that has no first one any more, the next one comes into the window. Where the first one is locked still, they
--- are left to the next turn.
-CREATE PROCEDURE settle_keys(owner_id BIGINT)
+-- are left to the next turn. The limit is over keys, or one with many events would keep back all the others. has_more:
+-- whether there may be more.
+CREATE PROCEDURE settle_keys(owner_id BIGINT, OUT has_more BOOLEAN)
 BEGIN
-    DECLARE unsure, wanted, held, ended, sure LONGTEXT;
+    DECLARE wanted, held, ended, sure LONGTEXT;
+    DECLARE ended_keys, sure_rows INT DEFAULT 0;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
-    SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(n.partition_id, n.sequence, n.waiting_id, HEX(n.key_digest))), ']'),
-           CONCAT('[', GROUP_CONCAT(DISTINCT JSON_ARRAY(n.partition_id, HEX(n.key_digest))), ']')
-    INTO unsure, wanted
+    SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(n.partition_id, HEX(n.key_digest))), ']'), COUNT(*)
+    INTO ended, ended_keys
     FROM (
-        SELECT k.partition_id, k.sequence, k.waiting_id, k.key_digest
-        FROM queue_keys AS k FORCE INDEX (queue_keys_state)
-        WHERE k.subscription_id = owner_id AND k.state = 'unsure'
+        SELECT u.partition_id, u.key_digest
+        FROM (
+            SELECT DISTINCT k.partition_id, k.key_digest
+            FROM queue_keys AS k FORCE INDEX (queue_keys_state)
+            WHERE k.subscription_id = owner_id AND k.state = 'unsure'
+            LIMIT 1000000
+        ) AS u
+        WHERE NOT EXISTS (
+            SELECT * FROM queue_keys AS f FORCE INDEX (queue_keys_key)
+            WHERE f.subscription_id = owner_id AND f.partition_id = u.partition_id AND f.key_digest = u.key_digest
+              AND f.state = 'first')
         LIMIT 1000
     ) AS n;
-    IF unsure IS NOT NULL THEN
-        SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(g.partition_id, g.digest)), ']') INTO ended
-        FROM JSON_TABLE(wanted, '$[*]' COLUMNS (partition_id BIGINT PATH '$[0]', digest CHAR(32) PATH '$[1]')) AS g
-        WHERE NOT EXISTS (
-            SELECT * FROM queue_keys AS k FORCE INDEX (queue_keys_key)
-            WHERE k.subscription_id = owner_id AND k.partition_id = g.partition_id
-              AND k.key_digest = UNHEX(g.digest) AND k.state = 'first');
+    SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(n.partition_id, HEX(n.key_digest))), ']') INTO wanted
+    FROM (
+        SELECT u.partition_id, u.key_digest
+        FROM (
+            SELECT DISTINCT k.partition_id, k.key_digest
+            FROM queue_keys AS k FORCE INDEX (queue_keys_state)
+            WHERE k.subscription_id = owner_id AND k.state = 'unsure'
+            LIMIT 1000000
+        ) AS u
+        WHERE EXISTS (
+            SELECT * FROM queue_keys AS f FORCE INDEX (queue_keys_key)
+            WHERE f.subscription_id = owner_id AND f.partition_id = u.partition_id AND f.key_digest = u.key_digest
+              AND f.state = 'first')
+        LIMIT 10000
+    ) AS n;
+    IF wanted IS NOT NULL THEN
         CALL hold_first(owner_id, wanted, held);
-        SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(u.partition_id, u.sequence, u.waiting_id)), ']') INTO sure
-        FROM JSON_TABLE(unsure, '$[*]' COLUMNS (
-            partition_id BIGINT PATH '$[0]', sequence BIGINT PATH '$[1]', waiting_id BIGINT PATH '$[2]',
-            digest CHAR(32) PATH '$[3]')) AS u
-        JOIN (
+    END IF;
+    SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(n.partition_id, n.sequence, n.waiting_id)), ']'), COUNT(*)
+    INTO sure, sure_rows
+    FROM (
+        SELECT STRAIGHT_JOIN k.partition_id, k.sequence, k.waiting_id
+        FROM (
             SELECT h.partition_id, h.digest
             FROM JSON_TABLE(COALESCE(held, '[]'), '$[*]' COLUMNS (
                 partition_id BIGINT PATH '$[0]', digest CHAR(32) PATH '$[1]')) AS h
@@ -217,8 +236,14 @@ BEGIN
             SELECT e.partition_id, e.digest
             FROM JSON_TABLE(COALESCE(ended, '[]'), '$[*]' COLUMNS (
                 partition_id BIGINT PATH '$[0]', digest CHAR(32) PATH '$[1]')) AS e
-        ) AS s ON s.partition_id = u.partition_id AND s.digest = u.digest;
-        UPDATE JSON_TABLE(COALESCE(sure, '[]'), '$[*]' COLUMNS (
+        ) AS s
+        JOIN queue_keys AS k FORCE INDEX (queue_keys_key)
+            ON k.subscription_id = owner_id AND k.partition_id = s.partition_id AND k.key_digest = UNHEX(s.digest)
+        WHERE k.state = 'unsure'
+        LIMIT 10000
+    ) AS n;
+    IF sure IS NOT NULL THEN
+        UPDATE JSON_TABLE(sure, '$[*]' COLUMNS (
             partition_id BIGINT PATH '$[0]', sequence BIGINT PATH '$[1]', waiting_id BIGINT PATH '$[2]')) AS s
         STRAIGHT_JOIN queue_keys AS k FORCE INDEX (PRIMARY)
             ON k.subscription_id = owner_id AND k.partition_id = s.partition_id AND k.sequence = s.sequence
@@ -227,6 +252,7 @@ BEGIN
         WHERE k.state = 'unsure';
         CALL bring_next(owner_id, ended);
     END IF;
+    SET has_more = ended_keys >= 1000 OR sure_rows >= 10000;
     SET SESSION group_concat_max_len = limit_before;
 END;
 

@@ -274,7 +274,7 @@ END
 $$;
 
 -- name: free_pieces
--- Puts pieces back into the window, to be handed out again at once.
+-- Puts pieces back into the window, at its end: nothing that is dealt later is handed out before them.
 CREATE OR REPLACE FUNCTION free_pieces(owner_id bigint, pieces queue_piece[], uncounted integer) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO queue_ranges (

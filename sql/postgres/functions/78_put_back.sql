@@ -1,8 +1,8 @@
 -- name: extend
--- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back: they are
--- handed out again at once, and the delivery counts. A body, for one event, goes with all later hand-outs in place of
--- the payload; the log keeps what was published, and an erased event takes none. Returns a row for each range of a new
--- claim. Raises PS006, PS013, PS018, PS042, PS043, PS044.
+-- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back, behind what
+-- is dealt already (at most 20,000 events), and the delivery counts. A body, for one event, goes with all later
+-- hand-outs in place of the payload; the log keeps what was published, and an erased event takes none. Returns a row
+-- for each range of a new claim. Raises PS006, PS013, PS018, PS042, PS043, PS044.
 CREATE OR REPLACE FUNCTION extend(
     subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
     visibility_seconds double precision, body bytea DEFAULT NULL
@@ -56,8 +56,8 @@ END
 $$;
 
 -- name: release_claims
--- Puts events back that nobody has begun: they are handed out again at once, and the delivery does not count. Returns
--- for each entry whether it was put back, as acknowledge does. Raises PS013, PS018, PS042, PS043, PS044.
+-- Puts events back that nobody has begun, behind what is dealt already (at most 20,000 events); the delivery does not
+-- count. Returns for each entry whether it was put back, as acknowledge does. Raises PS013, PS018, PS042, PS043, PS044.
 CREATE OR REPLACE FUNCTION release_claims(
     subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
     partly boolean DEFAULT false

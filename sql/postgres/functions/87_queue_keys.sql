@@ -86,43 +86,48 @@ $$;
 -- name: settle_keys
 -- Looks again at events of which it was not sure whether whoever finishes the first one of their key sees them. Of a
 -- key that has no first one any more, the next one comes into the window. Where the first one is locked still, they
--- are left to the next turn.
-CREATE OR REPLACE FUNCTION settle_keys(owner_id bigint) RETURNS void
+-- are left to the next turn. The limit is over keys that nobody has locked, or one with many events would keep back
+-- all the others. Returns whether there may be more.
+CREATE OR REPLACE FUNCTION settle_keys(owner_id bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     parts bigint[];
     digests bytea[];
+    settled_keys bigint;
 BEGIN
     WITH unsure AS MATERIALIZED (
-        SELECT DISTINCT k.partition_id, k.key_digest
-        FROM (
-            SELECT u.partition_id, u.key_digest FROM queue_keys AS u
-            WHERE u.subscription_id = owner_id AND u.state = 'unsure'
-            LIMIT 1000
-        ) AS k
+        SELECT DISTINCT u.partition_id, u.key_digest
+        FROM queue_keys AS u
+        WHERE u.subscription_id = owner_id AND u.state = 'unsure'
     ), held AS MATERIALIZED (
         SELECT k.partition_id, k.key_digest
         FROM unsure AS u
         JOIN queue_keys AS k
             ON k.subscription_id = owner_id AND k.partition_id = u.partition_id AND k.key_digest = u.key_digest
             AND k.state = 'first'
+        LIMIT 1000
         FOR UPDATE OF k SKIP LOCKED
     ), sure AS MATERIALIZED (
-        SELECT u.partition_id, u.key_digest, h.key_digest IS NULL AS ended
+        SELECT h.partition_id, h.key_digest, false AS ended FROM held AS h
+        UNION ALL
+        (SELECT u.partition_id, u.key_digest, true
         FROM unsure AS u
-        LEFT JOIN held AS h ON h.partition_id = u.partition_id AND h.key_digest = u.key_digest
-        WHERE h.key_digest IS NOT NULL OR NOT EXISTS (
+        WHERE NOT EXISTS (
             SELECT FROM queue_keys AS k
             WHERE k.subscription_id = owner_id AND k.partition_id = u.partition_id AND k.key_digest = u.key_digest
               AND k.state = 'first')
+        LIMIT 1000)
     ), settled AS (
         UPDATE queue_keys AS k SET state = 'behind'
         FROM sure AS s
         WHERE k.subscription_id = owner_id AND k.partition_id = s.partition_id AND k.key_digest = s.key_digest
           AND k.state = 'unsure'
     )
-    SELECT array_agg(s.partition_id), array_agg(s.key_digest) INTO parts, digests FROM sure AS s WHERE s.ended;
+    SELECT array_agg(s.partition_id) FILTER (WHERE s.ended), array_agg(s.key_digest) FILTER (WHERE s.ended), count(*)
+    INTO parts, digests, settled_keys
+    FROM sure AS s;
     PERFORM bring_next(owner_id, parts, digests);
+    RETURN settled_keys >= 1000;
 END
 $$;
 

@@ -310,6 +310,32 @@ def test_the_next_one_comes_when_its_first_was_just_being_finished(
     assert _dealt_while_it_is_finished(db, own, "commit") == ["a2"]
 
 
+def test_a_key_with_many_events_stops_no_other(db: ContractDatabase, own: Connection) -> None:
+    """Guard: the limit of settle_keys is over keys.  The first of one key is being finished."""
+    _ordered(own, "a1", "b1")
+    (a, b) = receive(own, 2, visibility_seconds=100)
+    with closing(db.connect(autocommit=False)) as slow, closing(db.connect(False)) as other:
+        queue.acknowledge(slow, QUEUE, [a.receipt])
+        queue.acknowledge(other, QUEUE, [b.receipt])
+        _publish(own, *(f"a{number}" for number in range(2, 1200)), "b2")
+        pass_time_of(own, "queue_turns", 1)
+        assert queue.receive(own, QUEUE, 10) == []
+        other.commit()
+        pass_time_of(own, "queue_turns", 1)
+        assert texts(queue.receive(own, QUEUE, 10)) == ["b2"]
+        slow.commit()
+    assert texts(receive(own, 10)) == ["a2"]
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_without_looking_at_all_keys_it_does(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: only some of the events are looked at."""
+    lowest = "u.sequence = (SELECT min(o.sequence) FROM queue_keys AS o WHERE o.state = 'unsure')"
+    db.without_guard("settle_keys", "u.state = 'unsure'", f"u.state = 'unsure' AND {lowest}")
+    with pytest.raises(AssertionError):
+        test_a_key_with_many_events_stops_no_other(db, own)
+
+
 def test_it_waits_on_when_that_was_undone(db: ContractDatabase, own: Connection) -> None:
     assert _dealt_while_it_is_finished(db, own, "rollback") == []
     pass_time(own, 100)

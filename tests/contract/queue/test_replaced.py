@@ -29,12 +29,12 @@ from tests.kit.queue import (
 SWEEPS = {
     "postgres": {
         "end": "SELECT end_claims(q, 0, clock_timestamp()) FROM queues AS q",
-        "move": "SELECT move_claims(q.subscription_id, t) FROM queues AS q, queue_turns AS t"
-        " WHERE t.id = (SELECT max(id) FROM queue_turns)",
+        "move": "SELECT move_claims(q.subscription_id, t, '-infinity')"
+        " FROM queues AS q, queue_turns AS t WHERE t.id = (SELECT max(id) FROM queue_turns)",
     },
     "mysql": {
-        "end": "CALL end_claims({owner}, 0, UTC_TIMESTAMP(6))",
-        "move": "CALL move_claims({owner}, 0)",
+        "end": "CALL end_claims({owner}, 0, UTC_TIMESTAMP(6), @has_more)",
+        "move": "CALL move_claims({owner}, 0, '2000-01-01')",
     },
 }
 
