@@ -275,9 +275,11 @@ _MODULES = {
     "subscriptions": "penstock.subscriptions",
     "testing": "penstock.testing",
 }
+#: The modules that need no extra, and that a running application uses.
+_LIGHT = ("aio", "dead_letters", "inbox", "log", "policies", "queue", "stream", "subscriptions")
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = sorted([*_HOMES, *_MODULES])
+__all__ = sorted([*_HOMES, *_MODULES, "preload"])
 
 
 def __getattr__(name: str) -> Any:
@@ -289,6 +291,18 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     globals()[name] = found
     return found
+
+
+def preload() -> None:
+    """Import now what the functions of this package would import when they are first used.
+
+    For a program that forks after it has started threads: a thread that is importing at the moment
+    of the fork leaves the new process with a lock of the import that nobody gives back.
+    """
+    for name in sorted({*_HOMES.values(), *(_MODULES[each] for each in _LIGHT)}):
+        import_module(name)
+    import_module("penstock.database.dialects").load_drivers()
+    import_module("penstock.publishing.tracing").load()
 
 
 def __dir__() -> list[str]:

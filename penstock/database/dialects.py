@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from penstock.database import config, unwrap
 from penstock.database.dialect import Dialect
 from penstock.database.mysql import connection as mysql
+from penstock.database.mysql.opening import load_pymysql
 from penstock.database.postgres import connection as postgres
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, MissingExtra
 
 POSTGRES: Dialect = postgres.Postgres()
 MYSQL: Dialect = mysql.MySQL()
@@ -24,6 +26,16 @@ def register(dialect: Dialect, *, driver: str) -> None:
     _BY_NAME[dialect.name] = dialect
     _BY_DRIVER[driver] = dialect
     unwrap.add_plain_driver(driver)
+
+
+def load_drivers() -> None:
+    """Import the drivers that are installed, and what reading their statements takes."""
+    import encodings.idna  # noqa: F401  # for the name of a host
+
+    for dialect, load in ((POSTGRES, postgres.load_psycopg), (MYSQL, load_pymysql)):
+        with suppress(MissingExtra):
+            load()
+            dialect.statement("sequence")
 
 
 def of_name(name: str) -> Dialect:

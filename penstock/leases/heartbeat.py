@@ -33,6 +33,15 @@ _hearts: dict[tuple[int, str], Heart] = {}
 _hearts_lock = threading.Lock()
 
 
+def _after_fork() -> None:
+    """In the new process: another thread may have had the lock, and is not there."""
+    global _hearts_lock
+    _hearts_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Kept(Protocol):
     """What the heart needs of each keeper whose consumer it keeps alive.  Times are monotonic."""
 

@@ -18,6 +18,10 @@ class Identifiers:
         self._lock = threading.Lock()
         self._last = 0
 
+    def after_fork(self) -> None:
+        """In the new process: another thread may have had the lock, and is not there."""
+        self._lock = threading.Lock()
+
     def make(self, count: int) -> list[uuid.UUID]:
         """That many new ids, each greater than every id made before."""
         first = self._taken(count)
@@ -65,6 +69,7 @@ _set_is_safe = uuid.UUID.__dict__["is_safe"].__set__
 
 
 _identifiers = Identifiers()
+os.register_at_fork(after_in_child=_identifiers.after_fork)
 
 
 def uuid7() -> uuid.UUID:

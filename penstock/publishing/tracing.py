@@ -30,6 +30,12 @@ def context_headers() -> Mapping[str, str]:
     return headers
 
 
+def load() -> None:
+    """Import what :func:`context_headers` needs, if the application uses OpenTelemetry."""
+    if API in sys.modules:
+        propagator()
+
+
 @cache
 def propagator() -> Any:
     """OpenTelemetry's reader and writer of these headers."""

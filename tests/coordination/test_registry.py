@@ -323,10 +323,23 @@ def test_a_store_that_is_not_there(scheme: str) -> None:
             open_registry(url, "tests")
 
 
-@pytest.mark.parametrize("url", ["kafka://there", "etcd://", "redis://there:port"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "kafka://there",
+        "etcd://",
+        "etcd://there:port",
+        "etcd://one:2379,,two:2379",
+        "etcd://one:2379,two:port",
+        "etcd://one:2379,user:secret@two:2379",
+        "redis://there:port",
+        "redis://one:6379,two:6379",
+    ],
+)
 def test_an_address_that_is_none(url: str) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError) as told:
         open_registry(url, "tests")
+    assert "secret" not in str(told.value)
 
 
 def test_only_the_store_that_is_used_is_imported() -> None:

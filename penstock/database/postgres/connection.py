@@ -49,7 +49,7 @@ class Postgres:
     ) -> Any:
         """A psycopg connection."""
         url = libpq_url(url)
-        psycopg = _psycopg()
+        psycopg = load_psycopg()
         try:
             options = _options(url, application_name, statement_timeout_ms)
             try:
@@ -147,7 +147,7 @@ class Postgres:
 async def connect_async(url: str, *, application_name: str, statement_timeout_ms: int) -> Any:
     """A psycopg.AsyncConnection, with the same limits."""
     url = libpq_url(url)
-    psycopg = _psycopg()
+    psycopg = load_psycopg()
     connect = psycopg.AsyncConnection.connect
     try:
         options = _options(url, application_name, statement_timeout_ms)
@@ -304,7 +304,7 @@ def _cursor(connection: Any) -> Any:
 
 @cache
 def _cursor_kind(kind: Any) -> tuple[Any, Any]:
-    psycopg = _psycopg()
+    psycopg = load_psycopg()
     if issubclass(kind, (psycopg.ClientCursor, psycopg.RawCursor)):
         kind = psycopg.Cursor
     return kind, psycopg.rows.tuple_row
@@ -315,7 +315,7 @@ def _options(url: str, application_name: str, statement_timeout_ms: int) -> dict
 
     A database or a login may have another style of dates, and psycopg reads times in ISO alone.
     """
-    given = _psycopg().conninfo.conninfo_to_dict(url)
+    given = load_psycopg().conninfo.conninfo_to_dict(url)
     ours = f"-c statement_timeout={int(statement_timeout_ms)} -c DateStyle=ISO"
     options = f"{given.get('options') or ''} {ours}"
     return {
@@ -325,7 +325,8 @@ def _options(url: str, application_name: str, statement_timeout_ms: int) -> dict
     }
 
 
-def _psycopg() -> Any:
+def load_psycopg() -> Any:
+    """psycopg, which is imported only when it is needed."""
     try:
         import psycopg
     except ModuleNotFoundError as error:

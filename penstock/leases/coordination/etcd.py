@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from penstock.database.config import redact
-from penstock.errors import ConfigurationError, CoordinationUnavailable, MissingExtra
+from penstock.errors import CoordinationUnavailable, MissingExtra
+from penstock.leases.coordination.etcd_endpoints import Endpoints, endpoints_of
 from penstock.leases.coordination.registry import (
     DIGITS,
     Assignment,
@@ -41,14 +42,12 @@ if TYPE_CHECKING:
     from etcd3gw.lease import Lease
 
 TIMEOUT_SECONDS = 5.0
-DEFAULT_PORT = 2379
-_PROTOCOLS = {"etcd": "http", "etcds": "https"}
 
 _Operation = dict[str, Any]
 
 
 class EtcdRegistry(LeaseRegistry):
-    """The registry of one subscription in the etcd at ``url``, ``etcd://host:port``.
+    """The registry of one subscription in the etcd at ``url``, ``etcd://host:port,host:port``.
 
     etcd counts lease times in whole seconds, so they are rounded up.
     """
@@ -329,15 +328,14 @@ def _client(url: str) -> Etcd3Client:
         from etcd3gw.client import Etcd3Client
     except ImportError as error:
         raise MissingExtra.of("etcd3gw", "etcd3gw") from error
-    parts = urlsplit(url)
-    protocol = _PROTOCOLS.get(parts.scheme)
-    if protocol is None or not parts.hostname:
-        raise ConfigurationError(
-            f"{redact(url)!r} is not an address of etcd", hint="write etcd://host:2379"
-        )
-    return Etcd3Client(
-        host=parts.hostname,
-        port=parts.port or DEFAULT_PORT,
-        protocol=protocol,
+    addresses = endpoints_of(url)
+    first = urlsplit(addresses[0])
+    client = Etcd3Client(
+        host=first.hostname or "",
+        port=first.port or 0,
+        protocol=first.scheme,
         timeout=TIMEOUT_SECONDS,
     )
+    endpoints: Any = Endpoints(client.session, client.base_url, addresses)
+    client.session = endpoints
+    return client
