@@ -9,11 +9,12 @@ not atomic by themselves.
 
 from __future__ import annotations
 
+import random
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from penstock.database import config, denied, dialects, pace as reconnect, timings, unwrap
@@ -45,6 +46,10 @@ _CONNECTION_LOST = frozenset(
 _CLIENT_ERRORS = range(2000, 2100)
 #: Deadlocks, waits for a lock that took too long, and on MariaDB a row newer than the snapshot.
 _CONTENTION = frozenset({"40P01", "55P03", 1020, 1205, 1213})
+_DEADLOCK = frozenset({"40P01", 1213})
+#: So often a call is made that ends in a deadlock, when it is a transaction of its own.
+_TRIES = 4
+_LONGEST_PAUSE_SECONDS = 0.05
 _NOTICES_FULL = "54000"  # program_limit_exceeded
 #: Ended by a limit of time or by an operator.
 _CANCELLED = frozenset({"57014", 1317, 1969, 3024})
@@ -145,6 +150,21 @@ def _rows(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> li
     connection = unwrap.unwrapped(connection)
     dialect = dialects.of_connection(connection)
     statement = _statement(dialect, name, binds)
+    # Asked before the call too: a deadlock ends a transaction of MySQL, the caller's as well.
+    is_alone = dialect.is_atomic or dialect.is_alone(connection)
+    for _ in range(1, _TRIES):
+        try:
+            return _once(dialect, connection, statement, binds, raw=raw)
+        except Exception as error:
+            if not (is_alone and is_deadlock(error) and dialect.is_alone(connection)):
+                raise
+        sleep(random.uniform(0, _LONGEST_PAUSE_SECONDS))
+    return _once(dialect, connection, statement, binds, raw=raw)
+
+
+def _once(
+    dialect: Dialect, connection: Any, statement: Statement, binds: dict[str, Any], *, raw: bool
+) -> list[Row]:
     # Where nothing has to be made atomic there is no context manager: each adds several functions
     # to a call that takes Python as long as the server.
     try:
@@ -249,6 +269,11 @@ def is_contention(error: BaseException) -> bool:
     if isinstance(error, TransactionRolledBack):
         return True
     return (errno_of(error) or sqlstate_of(error)) in _CONTENTION
+
+
+def is_deadlock(error: BaseException) -> bool:
+    """Whether a driver error says that the database has ended a deadlock by this transaction."""
+    return (errno_of(error) or sqlstate_of(error)) in _DEADLOCK
 
 
 def is_without_notice(error: BaseException) -> bool:

@@ -60,6 +60,10 @@ class Dialect(Protocol):
         """Makes the statement in its block atomic, even outside of a transaction."""
         ...
 
+    def is_alone(self, connection: Any) -> bool:
+        """Whether a call is a transaction of its own; True only when it is certain."""
+        ...
+
     def key(self, driver: Any) -> tuple[str, ...] | None:
         """Which database a driver's connection is open to."""
         ...

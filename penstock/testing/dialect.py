@@ -57,6 +57,10 @@ class Memory:
         """Do nothing: every statement is atomic by itself."""
         return nullcontext()
 
+    def is_alone(self, connection: Any) -> bool:
+        """Nothing is made again: a wait that cannot end is a mistake of the test."""
+        return False
+
     def key(self, driver: Any) -> tuple[str, ...]:
         """Its address is its key."""
         return ("memory", driver.key)

@@ -102,6 +102,12 @@ class MySQL:
         """An error undoes a statement that changes something, in a transaction or not."""
         return nullcontext() if statement.reads else _whole(connection, statement)
 
+    def is_alone(self, connection: Any) -> bool:
+        """When the connection commits by itself, and no transaction is open."""
+        from penstock.database.unwrap import driver_connection
+
+        return _commits_by_itself(connection, driver_connection(connection))
+
     def key(self, driver: Any) -> tuple[str, ...] | None:
         """The server.  The name of the schema says which of its databases is Penstock's."""
         host, port = getattr(driver, "host", None), getattr(driver, "port", None)

@@ -128,6 +128,14 @@ class Postgres:
         """Every statement is atomic by itself."""
         return nullcontext()
 
+    def is_alone(self, connection: Any) -> bool:
+        """When psycopg's connection commits by itself, and no transaction is open."""
+        return bool(
+            is_psycopg(connection)
+            and connection.autocommit
+            and connection.info.transaction_status == _IDLE
+        )
+
     def key(self, driver: Any) -> tuple[str, ...] | None:
         """Host, port and name of the database."""
         info = getattr(driver, "info", None)

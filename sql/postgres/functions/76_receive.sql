@@ -243,7 +243,8 @@ $$;
 
 -- name: claim_ranges
 -- Claims free ranges with together at most max_events events, with those of one, the first ones that nobody else is
--- just claiming. The last one is cut when it is too long.
+-- just claiming. The last one is cut when it is too long. Each look begins after what is claimed already, so rows are
+-- locked in one order: SKIP LOCKED waits for a row that was updated, and is again, while it is looked at.
 CREATE OR REPLACE FUNCTION claim_ranges(
     owner_id bigint, last queue_turns, max_events integer, deadline timestamptz, one queue_ranges
 ) RETURNS queue_ranges[]
@@ -253,14 +254,16 @@ DECLARE
     more queue_ranges[];
     missing integer := max_events - COALESCE(one.last_sequence - one.first_sequence + 1, 0);
     wanted integer := (max_events + last.range_size - 1) / last.range_size;
+    highest bigint := COALESCE(one.id, 0);
 BEGIN
     WHILE missing > 0 AND (one.id IS NULL OR one.deliveries < 3) LOOP
-        more := claim_several(owner_id, last.free_id, missing, LEAST(wanted, missing), deadline,
+        more := claim_several(owner_id, GREATEST(last.free_id, highest + 1), missing, LEAST(wanted, missing), deadline,
                               cardinality(claimed) = 0);
         EXIT WHEN cardinality(more) = 0;
         one := more[1];
         claimed := claimed || more;
-        missing := missing - (SELECT sum(m.last_sequence - m.first_sequence + 1) FROM unnest(more) AS m);
+        SELECT missing - sum(m.last_sequence - m.first_sequence + 1), max(m.id) INTO missing, highest
+        FROM unnest(more) AS m;
         wanted := 2 * GREATEST(wanted, 10);
     END LOOP;
     RETURN claimed;

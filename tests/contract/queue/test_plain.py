@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock import database, subscriptions
@@ -22,6 +23,7 @@ from penstock.errors import (
 from penstock.subscriptions import queue
 from penstock.topics import rights
 from tests.contract.databases import ContractDatabase
+from tests.contract.kit import give_up_soon
 from tests.contract.queue.test_receive import REPEATABLE, call_receive
 from tests.contract.tenants import as_login, tenants_of
 from tests.kit.log import Connection
@@ -198,3 +200,33 @@ def test_it_would_wait_behind_shorter_ones(db: ContractDatabase, own: Connection
     short = "AND f.token IS NULL AND f.last_sequence - f.first_sequence < max_events"
     mutated(db, {"postgres": ("receive", [("AND f.token IS NULL", short)])})
     assert "1001" in _of_two_sizes(own)
+
+
+def _beside_a_locked_range(db: ContractDatabase, own: Connection) -> int:
+    """How many events a receive gets while the first range is locked, if its search waited.
+
+    That stands for a row that was updated, and is again, at the moment of SKIP LOCKED.
+    """
+    filled(own, 2, partitions=5)
+    queue.receive(own, QUEUE, 3)
+    pass_time_of(own, "queue_turns", -3000)
+    db.without_guard("claim_several", "FOR UPDATE SKIP LOCKED", "FOR UPDATE")
+    with closing(db.connect(autocommit=False)) as other, closing(db.connect()) as mine:
+        lowest = "(SELECT min(id) FROM penstock.queue_ranges WHERE token IS NULL)"
+        database.execute(other, f"SELECT FROM penstock.queue_ranges WHERE id = {lowest} FOR UPDATE")
+        give_up_soon(db, mine)
+        return len(queue.receive(mine, QUEUE, 3))
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_rows_are_locked_in_one_order(db: ContractDatabase, own: Connection) -> None:
+    """Else two receivers can wait for each other.  InnoDB does not wait for what it skips."""
+    assert _beside_a_locked_range(db, own) == 3
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_without_the_order_it_waits(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: each look begins at the first free range."""
+    db.without_guard("claim_ranges", "GREATEST(last.free_id, highest + 1)", "last.free_id")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        _beside_a_locked_range(db, own)
