@@ -25,11 +25,13 @@ $$;
 -- name: may_use
 -- Whether the login holds a right in all topics of a subscription. Ask only where somebody has been given a right.
 CREATE OR REPLACE FUNCTION may_use(subscription_id bigint, verb text) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT NOT EXISTS (
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN NOT EXISTS (
         SELECT FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
         WHERE r.subscription_id = may_use.subscription_id AND t.restricted
-          AND NOT has_right(t.namespace_id, may_use.verb))
+          AND NOT has_right(t.namespace_id, may_use.verb));
+END
 $$;
 
 -- name: require_stream

@@ -2,13 +2,20 @@
 -- What the dealer of a queue found last. Of a queue whose last turns were dropped with their slice nothing is known: it
 -- is looked at from its beginning.
 CREATE OR REPLACE FUNCTION newest_turn(subscription_id bigint) RETURNS queue_turns
-LANGUAGE sql STABLE AS $$
-    SELECT COALESCE((
-        SELECT t
-        FROM queue_turns AS t
-        WHERE t.subscription_id = newest_turn.subscription_id
-        ORDER BY t.id DESC
-        LIMIT 1), ROW(0, newest_turn.subscription_id, 0, 0, 0, 1, '-infinity')::queue_turns)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    newest queue_turns%ROWTYPE;
+BEGIN
+    SELECT t.* INTO newest
+    FROM queue_turns AS t
+    WHERE t.subscription_id = newest_turn.subscription_id
+    ORDER BY t.id DESC
+    LIMIT 1;
+    IF NOT FOUND THEN
+        newest := ROW(0, newest_turn.subscription_id, 0, 0, 0, 1, '-infinity')::queue_turns;
+    END IF;
+    RETURN newest;
+END
 $$;
 
 -- name: has_undealt
@@ -61,9 +68,13 @@ $$;
 -- name: first_unfinished
 -- The first sequence of a range whose bit is not set.
 CREATE OR REPLACE FUNCTION first_unfinished(range queue_ranges) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN range.finished IS NULL THEN range.first_sequence ELSE (
-        SELECT min(s) FROM unfinished(range.first_sequence, range.last_sequence, range.finished) AS s) END
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF range.finished IS NULL THEN
+        RETURN range.first_sequence;
+    END IF;
+    RETURN min(s) FROM unfinished(range.first_sequence, range.last_sequence, range.finished) AS s;
+END
 $$;
 
 -- name: turn_queue
@@ -151,15 +162,17 @@ $$;
 -- looks take a twentieth of the time, but within five seconds: one that had to wait for somebody would keep what is due
 -- from everybody for long. When a delayed event is due sooner, then, so that looks take a sixth of it.
 CREATE OR REPLACE FUNCTION rest_after(owner_id bigint, begun timestamptz) RETURNS timestamptz
-LANGUAGE sql VOLATILE AS $$
-    SELECT LEAST(n.now + interval '5 seconds', GREATEST(n.now + 5 * (n.now - begun), LEAST(
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN LEAST(n.now + interval '5 seconds', GREATEST(n.now + 5 * (n.now - begun), LEAST(
         GREATEST(n.now + interval '100 milliseconds', n.now + 20 * (n.now - begun)), (
             SELECT w.due_at
             FROM queue_waiting AS w
             WHERE w.subscription_id = owner_id AND w.due_at > n.now
             ORDER BY w.due_at
             LIMIT 1))))
-    FROM clock_timestamp() AS n (now)
+    FROM clock_timestamp() AS n (now);
+END
 $$;
 
 -- name: end_claims
@@ -218,7 +231,8 @@ $$;
 -- Writes claims that are held for long to the end of the window, with receipts, deadline and all, so that the window
 -- stays short and its slices can go. Those whose time is over come back soon, and are left where they stand.
 CREATE OR REPLACE FUNCTION move_claims(owner_id bigint, last queue_turns, now timestamptz) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
     WITH old AS MATERIALIZED (
         SELECT r.id
         FROM queue_ranges AS r
@@ -236,7 +250,8 @@ LANGUAGE sql AS $$
     SELECT g.subscription_id, g.partition_id, g.first_sequence, g.last_sequence, g.deliveries, g.token, g.deadline,
            g.finished, g.waiting_id, COALESCE(g.former, g.id), g.former_token
     FROM gone AS g
-    ORDER BY g.id
+    ORDER BY g.id;
+END
 $$;
 
 -- name: bring_due
@@ -296,7 +311,9 @@ $$;
 -- is passed over, and recorded.
 CREATE OR REPLACE FUNCTION undealt_parts(owner_id bigint, room bigint, range_size integer)
 RETURNS TABLE (partition_id bigint, lease_epoch bigint, "position" bigint, after bigint, until bigint)
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY
     WITH grown AS MATERIALIZED (
         SELECT l.partition_id, l.lease_epoch, stands.position,
                GREATEST(stands.reached, p.low_sequence - 1) AS after, log.watermark, stands.reached, p.low_sequence
@@ -335,7 +352,8 @@ LANGUAGE sql AS $$
     FROM (
         SELECT n.*, count(*) OVER () AS parts, row_number() OVER (ORDER BY random()) AS place FROM grown AS n
     ) AS g
-    WHERE g.place <= GREATEST(room / range_size, 1)
+    WHERE g.place <= GREATEST(room / range_size, 1);
+END
 $$;
 
 -- name: move_floors

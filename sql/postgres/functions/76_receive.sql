@@ -129,8 +129,10 @@ RETURNS TABLE (
     partition integer, sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb,
     payload bytea, created_at timestamptz, sequenced_at timestamptz, history integer
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN QUERY
     WITH given AS MATERIALIZED (
         SELECT n.*, count(*) FILTER (WHERE n.gap > 20) OVER (
                    PARTITION BY n.partition_id ORDER BY n.first_sequence) AS island
@@ -164,7 +166,8 @@ SET enable_seqscan = off SET jit = off AS $$
     FROM unnest(claimed) AS c
     JOIN queue_waiting AS w ON w.id = c.waiting_id
     JOIN topics AS t ON t.id = c.partition_id >> 16
-    ORDER BY 1, 8
+    ORDER BY 1, 8;
+END
 $$;
 
 -- name: is_dealt_ahead

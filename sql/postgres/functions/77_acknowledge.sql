@@ -124,8 +124,9 @@ $$;
 CREATE OR REPLACE FUNCTION matched_pieces(
     locked queue_ranges[], claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[]
 ) RETURNS queue_piece[]
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT COALESCE(array_agg(ROW(
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN COALESCE(array_agg(ROW(
                g.n, g.claim, r.partition_id, m.first, m.last, r.deliveries, r.deadline,
                substring(r.finished FROM (m.first - r.first_sequence + 1)::integer FOR (m.last - m.first + 1)::integer),
                r.waiting_id)::queue_piece ORDER BY g.n, m.first), '{}')
@@ -135,15 +136,20 @@ LANGUAGE sql IMMUTABLE AS $$
         AND r.first_sequence <= g.last AND r.last_sequence >= g.first
     CROSS JOIN LATERAL (
         SELECT GREATEST(g.first, r.first_sequence) AS first, LEAST(g.last, r.last_sequence) AS last
-    ) AS m
+    ) AS m;
+END
 $$;
 
 -- name: piece_events
 -- How many events a piece has.
 CREATE OR REPLACE FUNCTION piece_events(piece queue_piece) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN piece.finished IS NULL THEN piece.last_sequence - piece.first_sequence + 1
-           ELSE (SELECT count(*) FROM unfinished(piece.first_sequence, piece.last_sequence, piece.finished)) END
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF piece.finished IS NULL THEN
+        RETURN piece.last_sequence - piece.first_sequence + 1;
+    END IF;
+    RETURN count(*) FROM unfinished(piece.first_sequence, piece.last_sequence, piece.finished);
+END
 $$;
 
 -- name: cut_out
@@ -258,7 +264,7 @@ BEGIN
         CROSS JOIN LATERAL read_log(p.partition_id, p.first_sequence,
                                     (p.last_sequence - p.first_sequence + 1)::integer) AS l
         WHERE p.waiting_id IS NULL
-          AND l.sequence IN (SELECT unfinished(p.first_sequence, p.last_sequence, p.finished))
+          AND l.sequence IN (SELECT u FROM unfinished(p.first_sequence, p.last_sequence, p.finished) AS u)
         RETURNING *
     )
     SELECT array_agg(ROW(p.entry, p.claim, p.partition_id, s.sequence, s.sequence, p.deliveries, p.deadline, NULL,
@@ -276,7 +282,8 @@ $$;
 -- name: free_pieces
 -- Puts pieces back into the window, at its end: nothing that is dealt later is handed out before them.
 CREATE OR REPLACE FUNCTION free_pieces(owner_id bigint, pieces queue_piece[], uncounted integer) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
     INSERT INTO queue_ranges (
         subscription_id, partition_id, first_sequence, last_sequence, deliveries, waiting_id)
     SELECT owner_id, p.partition_id, s.first, s.last, GREATEST(p.deliveries - uncounted, 0), p.waiting_id
@@ -286,7 +293,8 @@ LANGUAGE sql AS $$
         UNION ALL
         SELECT u, u FROM unfinished(p.first_sequence, p.last_sequence, p.finished) AS u WHERE p.finished IS NOT NULL
     ) AS s (first, last)
-    ORDER BY p.ordinality, s.first
+    ORDER BY p.ordinality, s.first;
+END
 $$;
 
 -- name: bury_pieces

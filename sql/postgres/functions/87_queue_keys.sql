@@ -1,7 +1,8 @@
 -- name: key_digest
--- What queue_keys keeps of a key.
+-- What queue_keys keeps of a key. It is STABLE because convert_to is; as IMMUTABLE it could not be inlined into the
+-- query that calls it.
 CREATE OR REPLACE FUNCTION key_digest(key text) RETURNS bytea
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql STABLE AS $$
     SELECT substring(sha256(convert_to(key_digest.key, 'UTF8')) FOR 16)
 $$;
 
@@ -29,7 +30,8 @@ $$;
 -- lock on that one holds whoever is about to finish it, who then sees what waits. When it is locked already, its
 -- holder may not see what is dealt now, so the dealer looks again at its next turn.
 CREATE OR REPLACE FUNCTION deal_keys(owner_id bigint, part_id bigint, after bigint, until bigint) RETURNS void
-LANGUAGE sql SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+BEGIN
     WITH fresh AS MATERIALIZED (
         SELECT s AS sequence, key_digest(l.key) AS key_digest
         FROM generate_series(deal_keys.after + 1, deal_keys.until) AS s
@@ -64,23 +66,31 @@ LANGUAGE sql SET enable_seqscan = off SET jit = off AS $$
     SELECT owner_id, part_id, p.sequence, p.sequence
     FROM placed AS p
     WHERE p.key_digest IS NULL OR p.state = 'first'
-    ORDER BY p.sequence
+    ORDER BY p.sequence;
+END
 $$;
 
 -- name: events_behind
 -- How many events wait behind another one of their key.
 CREATE OR REPLACE FUNCTION events_behind(queue queues) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT count(*)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF queue."order" = 'none' THEN
+        RETURN 0;
+    END IF;
+    RETURN count(*)
     FROM queue_keys AS k
-    WHERE queue."order" = 'key' AND k.subscription_id = queue.subscription_id AND k.state <> 'first'
+    WHERE k.subscription_id = queue.subscription_id AND k.state <> 'first';
+END
 $$;
 
 -- name: has_unsure
 -- Whether the dealer has to look again at events that wait for their key.
 CREATE OR REPLACE FUNCTION has_unsure(owner_id bigint) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (SELECT FROM queue_keys AS k WHERE k.subscription_id = owner_id AND k.state = 'unsure')
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM queue_keys AS k WHERE k.subscription_id = owner_id AND k.state = 'unsure');
+END
 $$;
 
 -- name: settle_keys

@@ -369,7 +369,7 @@ MUTANTS = {
         "mysql": ("move_floors", [("k.state IN ('behind', 'unsure')", "FALSE")]),
     },
     "the limit": {
-        "postgres": ("events_behind", [("""queue."order" = 'key'""", "false")]),
+        "postgres": ("events_behind", [("""queue."order" = 'none'""", "true")]),
         "mysql": ("events_behind", [("k.state IN ('behind', 'unsure')", "FALSE")]),
     },
     "their end": {

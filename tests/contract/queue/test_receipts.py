@@ -355,7 +355,7 @@ MUTANTS = {
             (f"{_MINE}\n", _MINE.replace("r.subscription_id = owner_id", "true") + "\n")]),
     },
     "its bits": {
-        "postgres": ("piece_events", [("WHEN piece.finished IS NULL", "WHEN true")]),
+        "postgres": ("piece_events", [("IF piece.finished IS NULL", "IF true")]),
         "mysql": ("cut_out", [("p.first_sequence - 1 AS ends", "NULL AS ends")]),
     },
     "all or none": {
