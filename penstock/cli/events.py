@@ -31,6 +31,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.topics import Topic
 from penstock.database import config
+from penstock.doctor.waiting import Silence
 from penstock.errors import InvalidArgument
 from penstock.records import Event, Message
 from penstock.topics.names import describe_topic
@@ -213,7 +214,13 @@ def tail(
 
     begin = int(start) if start.isascii() and start.isdigit() else start
     with until_interrupted(), database.connect(application_name="penstock tail") as connection:
-        for event in islice(tail_events(connection, topic, begin, follow=follow), max_events):
+        silence = Silence(lambda why: say(f"nothing comes: {why}"))
+
+        def after_look(found: bool) -> None:
+            silence.ended() if found else silence.look(connection)
+
+        found = tail_events(connection, topic, begin, follow=follow, after_look=after_look)
+        for event in islice(found, max_events):
             if output is Lines.json:
                 show_line(event)
             else:

@@ -10,9 +10,9 @@ from penstock import database, subscriptions
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
 from penstock.cli.queues import counted_queues
 from penstock.database import config, migrate
-from penstock.doctor.findings import behind, duration
+from penstock.doctor.waiting import told
 from penstock.errors import PermissionDenied
-from penstock.log.sequencer_state import SequencerState, Sequencing, sequencer_state
+from penstock.log.sequencer_state import sequencer_state
 from penstock.subscriptions import dead_letters
 from penstock.topics import names
 
@@ -55,7 +55,7 @@ def status(
         show_json(found)
         return
     say(f"schema {found['schema']}: {', '.join(pending) or 'up to date'}")
-    say(_of_sequencer(sequencer))
+    say(f"sequencer: {told(sequencer)}")
     for title in (
         "topics",
         "subscriptions",
@@ -68,29 +68,6 @@ def status(
         if title in found:
             say(f"\n{title.replace('_', ' ')}:")
             show(found[title], output)
-
-
-def _of_sequencer(found: SequencerState) -> str:
-    """The sequencer's state in words, with what to do: the lag leaves out unsequenced events."""
-    last = found.last_pass_seconds
-    passed = "" if last is None else f" (its last pass that found work: {duration(last)} ago)"
-    if not found.waiting_events:
-        return f"sequencer: nothing waits{passed}"
-    waits = (
-        f"sequencer: {found.waiting_events} committed events wait for their sequence, the oldest "
-        f"for {duration(found.waiting_seconds)}"
-    )
-    holder = (
-        "" if found.holder is None else f"{found.holder} for {duration(found.held_seconds or 0)}"
-    )
-    if found.state is Sequencing.HELD:
-        return f"{waits}; the sequencer is held by {holder}. run: penstock doctor"
-    if found.state is Sequencing.NOBODY:
-        maybe = f", or locks are held by {holder}" if holder else ""
-        return (
-            f"{waits}, and nobody sequences{maybe}{passed}. run: {behind('', is_idle=True).command}"
-        )
-    return f"{waits}; {found.state}{passed}"
 
 
 def _rows(records: list[Any]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -17,11 +18,13 @@ from penstock.errors import InvalidArgument, StaleReceipt
 from penstock.records import Event
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Receipt
-from penstock.subscriptions.verdicts import DONE, Verdict
+from penstock.subscriptions.verdicts import DONE, Verdict, again
 
 if TYPE_CHECKING:
     from penstock.database import Connection
     from penstock.database.steps import Steps
+
+log = logging.getLogger(__name__)
 
 #: How often a coroutine looks whether the consumer has renewed its receipt.
 _LOOK_SECONDS = 0.002
@@ -131,13 +134,35 @@ class Claim(Working):
         self.unit.lock.release()
 
     def say(self, verdict: Any) -> None:
-        """What the handler has returned."""
-        if verdict is not None and not isinstance(verdict, Verdict):
+        """What the handler has returned.  Anything but a verdict: it has returned, so it is done.
+
+        Its effects are there, and as a failure it would have them again.
+        """
+        if verdict is again or (isinstance(verdict, type) and issubclass(verdict, Verdict)):
             raise InvalidArgument(
-                f"the handler returned a {type(verdict).__name__}",
-                hint="return nothing, or a verdict: queue.DONE, queue.AGAIN, queue.DISCARD",
+                "the handler returned no verdict, but the function that makes one",
+                hint="call it, such as `return queue.again(60)`; or return queue.AGAIN",
             )
+        if verdict is not None and not isinstance(verdict, Verdict):
+            _warn_once(self.subscription, type(verdict).__name__)
+            verdict = None
         self.verdict = DONE if verdict is None else verdict
+
+
+def _warn_once(subscription: str, kind: str) -> None:
+    """Once for each queue in a process: a handler does the same every time."""
+    if subscription not in _warned:
+        _warned.add(subscription)
+        log.warning(
+            "a handler of %s returned a %s, which says nothing: its event is finished. "
+            "Return nothing, or a verdict: queue.DONE, queue.AGAIN, queue.DISCARD",
+            subscription,
+            kind,
+        )
+
+
+#: The queues whose handlers were warned of.
+_warned: set[str] = set()
 
 
 class QueueDelivery(Event):

@@ -19,6 +19,7 @@ from penstock import database
 from penstock.database import dialect as work, sessions
 from penstock.database.backoff import backoff
 from penstock.database.wake import Wake
+from penstock.doctor.waiting import Silence
 from penstock.errors import (
     CoordinationUnavailable,
     DatabaseUnavailable,
@@ -116,6 +117,8 @@ class Rounds(ABC):
         self._stop: threading.Event | None = None
         self._outages = 0
         self._ear: work.Ear | None = None
+        #: Says why nothing comes.
+        self.silence = Silence(lambda why: log.warning("%s receives nothing: %s", name, why))
         self.stats = LoopStats()
 
     def is_stopping(self) -> bool:
@@ -233,7 +236,10 @@ class Rounds(ABC):
                 if self._outages:
                     log.info("%s works again", self._name)
                 self._outages = 0
-                if not done:
+                if done:
+                    self.silence.ended()
+                else:
+                    self.silence.look(connection)
                     self.rest()
         finally:
             self._ear = None

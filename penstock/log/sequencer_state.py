@@ -78,9 +78,12 @@ def sequencer_state(connection: Any) -> SequencerState:
     Needs a connection that commits by itself.
     """
     found = second_look(lambda: _look(connection), lambda state: state.state is Sequencing.NOBODY)
-    if found.state is Sequencing.NOBODY:
-        return _with_holder(connection, found)
-    return found
+    return _with_holder(connection, found)
+
+
+def one_look(connection: Any) -> SequencerState:
+    """The same without a pause, for a caller that looks again by itself."""
+    return _with_holder(connection, _look(connection))
 
 
 def _look(connection: Any) -> SequencerState:
@@ -97,6 +100,8 @@ def _look(connection: Any) -> SequencerState:
 
 def _with_holder(connection: Any, found: SequencerState) -> SequencerState:
     """The state with its holder, which is asked for only when no passes are made."""
+    if found.state is not Sequencing.NOBODY:
+        return found
     if database.dialect_of(connection) == "mysql":
         return _with_locks(connection, found)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock import database
@@ -24,13 +24,15 @@ def tail(
     *,
     follow: bool = True,
     max_idle_seconds: float = 1.0,
+    after_look: Callable[[bool], object] = lambda found: None,
 ) -> Iterator[Event]:
     """The events of all partitions of a topic, each partition in order; no position is kept.
 
     ``start``: ``earliest`` is all that the database holds, ``latest`` only new events.  A number
     is that many of the newest events of each partition.  With ``follow`` it goes on until the
     caller stops asking.  Without ``follow`` it ends at the high watermarks of the moment when it
-    began.  Needs a connection outside of a transaction.
+    began.  Needs a connection outside of a transaction.  ``after_look`` is called after each look,
+    with whether it found events.
     """
     done: dict[int, int] | None = None
     followed: set[int] = set()
@@ -46,9 +48,10 @@ def tail(
             # A partition that a resize has added is read from its beginning.
             if done.setdefault(each.partition, each.low_sequence - 1) < each.high_watermark
         }
-        yield from _read(connection, topic, done, grown)
+        yield from _read(connection, topic, done, dict(grown))
         if waiting is None:
             return
+        after_look(bool(grown))
         waiting.pause(idle=not grown)
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 import pytest
 
+from penstock.consumer import queue_delivery
 from penstock.consumer.delivery import HandlerFailed
 from penstock.consumer.queue_consumer import QueueConsumer
 from penstock.consumer.queue_delivery import QueueDelivery
 from penstock.subscriptions import queue
+from penstock.subscriptions.verdicts import Verdict
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, wait_until
-from tests.kit.queue import QUEUE, filled, more, rows
+from tests.kit.queue import QUEUE, filled, more, pass_time, rows
 from tests.kit.stream import running
 
 
@@ -31,6 +34,30 @@ def test_a_reason_that_is_no_text_is_told_all_the_same(
         QueueConsumer(db.url, QUEUE, handler=handle).run_until_idle()
     ((reason,),) = rows(own, "SELECT reason FROM penstock.queue_waiting")
     assert reason == "OSError: no file ?\ufffd.txt"
+
+
+@pytest.mark.parametrize("said", ["ok", {"sent": 1}, False, 7])
+def test_what_a_handler_returns_besides_is_done_and_told_once(
+    db: ContractDatabase, own: Connection, said: Any, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """It was a failure, so its effects came again.  Guard: Claim.say."""
+    monkeypatch.setattr(queue_delivery, "_warned", set())
+    filled(own, 3)
+    assert QueueConsumer(db.url, QUEUE, handler=lambda _: said).run_until_idle() == 3
+    assert not queue.statistics(own, QUEUE).size
+    told = [each.getMessage() for each in caplog.records if "which says nothing" in each.msg]
+    assert len(told) == 1 and type(said).__name__ in told[0] and QUEUE in told[0]
+
+
+def test_a_verdict_that_was_not_made_is_a_failure(db: ContractDatabase, own: Connection) -> None:
+    """`return queue.again` without the call: the handler wants it again."""
+    filled(own, 2)
+    for wrong in (queue.again, Verdict):
+        with pytest.raises(HandlerFailed, match="returned no verdict"):
+            QueueConsumer(db.url, QUEUE, handler=lambda _, said=wrong: said).run_until_idle()
+        pass_time(own, 100)
+    assert queue.statistics(own, QUEUE).size == 2
 
 
 def test_a_transaction_that_hangs_holds_up_no_other_event(

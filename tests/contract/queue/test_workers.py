@@ -127,13 +127,6 @@ def test_verdicts(db: ContractDatabase, own: Connection) -> None:
     ]  # fmt: skip
 
 
-def test_a_wrong_answer_of_a_handler_is_a_failure(db: ContractDatabase, own: Connection) -> None:
-    filled(own, 1)
-    with pytest.raises(HandlerFailed, match="returned a str"):
-        consumer_of(db, lambda _: "done").run_until_idle()
-    assert counts(own) == (0, 0, 1, 0)
-
-
 def test_a_failing_event_ends_in_the_dead_letters(db: ContractDatabase, own: Connection) -> None:
     filled(own, 1, max_failures=2)
 
