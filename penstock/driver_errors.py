@@ -31,7 +31,8 @@ HINTS = {
     "PS010": "Drop what was read, roll back, and check in: another consumer may have taken over.",
     "PS011": "Positions only move forward; use seek to go back.",
     "PS012": "Commit only what was read.",
-    "PS013": "Subscribe first.",
+    "PS013": 'Create it: penstock.subscribe(connection, "NAME", ["namespace/topic"]), or '
+    "penstock.queue.subscribe for a queue.",
     "PS014": "Join again.",
     "PS015": "Give each process a consumer id of its own.",
     "PS016": "Read it from the archive (archive=targets), or start at the low sequence.",
@@ -59,6 +60,19 @@ HINTS = {
     "PS043": "Pass receipts as they were returned, each once.",
     "PS044": "Roll back: the event was finished, or it was handed out again.",
 }
+
+#: What PostgreSQL's hints call by SQL, as Python calls it.
+_IN_PYTHON = (
+    (
+        "SELECT penstock.subscribe(..., mode => 'queue')",
+        'penstock.queue.subscribe(connection, "NAME", ["namespace/topic"])',
+    ),
+    (
+        "SELECT penstock.subscribe(...)",
+        'penstock.subscribe(connection, "NAME", ["namespace/topic"])',
+    ),
+    ("SELECT penstock.create_topic(...)", "penstock.create_topic(...)"),
+)
 
 #: The error class of each SQLSTATE that Penstock's functions raise.
 BY_SQLSTATE: dict[str, type[PenstockError]] = _with_sqlstate(PenstockError)
@@ -122,6 +136,8 @@ def from_database(error: BaseException, schema: str = DEFAULT_SCHEMA) -> Penstoc
     if state is None and number is None:
         return None
     message, hint = _texts(driver_error(error))
+    for in_sql, in_python in _IN_PYTHON:
+        hint = hint.replace(in_sql, in_python)
     if state in BY_SQLSTATE:
         return BY_SQLSTATE[state](message, hint=hint or HINTS.get(state, ""))
     if (state in _UNDEFINED or number in _MYSQL_UNDEFINED) and _mentions(message, schema):

@@ -47,6 +47,10 @@ class Published:
     duplicate: bool
 
 
+#: How much of its payload the repr of an event shows.
+SHOWN_BYTES = 40
+
+
 class Event:
     """One event of the log; immutable.
 
@@ -195,9 +199,9 @@ class Event:
         return hash((self.topic, self.partition, self.sequence, self.history))
 
     def __repr__(self) -> str:
-        """All fields, with the payload's size in place of its bytes, which may be private."""
+        """All fields; of the payload its size and how it begins."""
         fields = (
-            f"payload=<{len(self.payload)} bytes>" if name == "payload" else f"{name}={value!r}"
+            f"payload={_beginning(value)}" if name == "payload" else f"{name}={value!r}"
             for name, value in zip(EVENT_FIELDS, self._values(), strict=True)
         )
         return f"Event({', '.join(fields)})"
@@ -205,6 +209,13 @@ class Event:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied by its decoded fields."""
         return Event, self._values()
+
+
+def _beginning(payload: bytes) -> str:
+    """Enough to tell which event it is, and little enough for a line of a log."""
+    shown = repr(payload[:SHOWN_BYTES])
+    more = "..." if len(payload) > SHOWN_BYTES else ""
+    return f"<{len(payload)} bytes: {shown}{more}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,10 @@ _BY_HINT = (
         r"\bSubscribe it to the topic first\.",
         "penstock subscription create NAME --topic TOPIC adds it.",
     ),
-    (r"\bSubscribe first\.", "Create it: penstock subscription create NAME --topic TOPIC."),
+    (
+        r"\bCreate it: penstock\.(?:queue\.)?subscribe\(.*\.",
+        "Create it: penstock subscription create NAME --topic TOPIC.",
+    ),
 )
 
 

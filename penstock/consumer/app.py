@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import database, subscriptions
 from penstock.consumer.consumer import Consumer
-from penstock.consumer.options import ConsumerOptions
+from penstock.consumer.options import ConsumerOptions, options_of
 from penstock.consumer.queue_consumer import QueueConsumer
 from penstock.consumer.queue_options import QueueOptions
 from penstock.consumer.worker import ConsumerWorker, QueueWorker, Worker
@@ -76,7 +76,7 @@ class App:
         A new subscription reads from ``start`` on.  The other options are those of
         :class:`penstock.Consumer`.
         """
-        given = ConsumerOptions(**options)
+        given = options_of(ConsumerOptions, options)
         kind = "batch_handler" if batch else "handler"
         return self._declaring(subscription, topics, start, given, kind)
 
@@ -92,7 +92,7 @@ class App:
 
         The options are those of :class:`penstock.QueueConsumer`, the rest is as for a consumer.
         """
-        given = QueueOptions(**options)
+        given = options_of(QueueOptions, options)
         return self._declaring(subscription, topics, start, given, "handler")
 
     def _declaring(

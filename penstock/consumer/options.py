@@ -184,6 +184,31 @@ def require_middleware(given: object) -> None:
         )
 
 
+def options_of(kind: Callable[P, Options], given: Mapping[str, Any]) -> Options:
+    """The options of a consumer from keywords; a name that is no option is refused."""
+    make: Any = kind
+    validation.known(given, [each.name for each in fields(make)], "a consumer")
+    made: Options = make(**given)
+    return made
+
+
+def _require_place(url: object, subscription: object) -> None:
+    """An address first, and then a name.  Addresses hold passwords, so none is repeated."""
+    if url is not None and not isinstance(url, str):
+        raise InvalidArgument(
+            f"the address of a consumer's database is a {type(url).__name__}",
+            hint="a consumer opens its own connections: give the URL, or None for that of the "
+            "environment",
+        )
+    name = validation.name(cast("str", subscription), "subscription")
+    is_address = url is None or "://" in url or "=" in url
+    if "://" in name and not is_address:  # a name may look like an address
+        raise InvalidArgument(
+            "the name of the subscription is an address",
+            hint='the address comes first: Consumer(url, "billing", handler=bill)',
+        )
+
+
 def taking(
     options: Callable[P, Options],
 ) -> Callable[
@@ -197,7 +222,13 @@ def taking(
     ) -> Callable[Concatenate[Self, str | None, str, P], None]:
         @functools.wraps(init)
         def spread(self: Any, url: Any, subscription: Any, *args: Any, **given: Any) -> None:
-            init(self, url, subscription, options(*args, **given))
+            _require_place(url, subscription)
+            if args:
+                raise InvalidArgument(
+                    "handler and options are given by name",
+                    hint='write Consumer(url, "billing", handler=bill)',
+                )
+            init(self, url, subscription, options_of(options, given))
 
         own = list(inspect.signature(init).parameters.values())[:3]
         named = list(inspect.signature(options).parameters.values())

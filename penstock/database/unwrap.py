@@ -68,11 +68,18 @@ def require_connection(given: Any) -> None:
         return
     raise InvalidArgument(
         f"{type(given).__name__} is not a database connection",
-        hint=TAKE_ONE
-        if gives_connections(given)
-        else "give a connection of psycopg or PyMySQL, a SQLAlchemy Connection or Session, "
-        "or another DB-API connection",
+        hint=_instead_of(given),
     )
+
+
+def _instead_of(given: Any) -> str:
+    if gives_connections(given):
+        return TAKE_ONE
+    what = (
+        "give a connection of psycopg or PyMySQL, a SQLAlchemy Connection or Session, "
+        "or another DB-API connection"
+    )
+    return f"the connection comes first: {what}" if isinstance(given, str) else what
 
 
 def _is_direct(given: Any) -> bool:

@@ -174,7 +174,9 @@ def _payload(payload: Any) -> None:
     if not isinstance(payload, (bytes, bytearray, memoryview)):
         raise InvalidArgument(
             f"the payload is a {type(payload).__name__}",
-            hint="give bytes, for example text.encode()",
+            hint="give bytes, for example text.encode()"
+            if isinstance(payload, str)
+            else "give bytes, for example json.dumps(...).encode()",
         )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 from itertools import groupby, pairwise, repeat
@@ -36,6 +36,7 @@ from penstock.subscriptions.verdicts import (
     Verdict as Verdict,
     again as again,
 )
+from penstock.topics import validation
 from penstock.topics.validation import Range
 
 _HIGHEST = 2**63 - 1
@@ -172,6 +173,7 @@ def subscribe(
 
 def configure(connection: Any, subscription: str, **settings: float | str) -> None:
     """Set some of the settings of a queue: the fields of :class:`QueueSettings`."""
+    validation.known(settings, [each.name for each in fields(QueueSettings)], "a queue")
     try:
         given = json.dumps(settings, allow_nan=False)
     except (TypeError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock import database
+from penstock.errors import NamespaceNotFound
 from penstock.records import Namespace, PartitionRange, Topic, TopicDescription
 from penstock.topics import strategies, validation
 
@@ -73,7 +74,11 @@ def create_topic(
         return int(_one(connection, "ensure_topic", **binds))
     if create_namespaces:
         _create_missing(connection, topic.rpartition("/")[0])
-    return int(_one(connection, "create_topic", **binds))
+    try:
+        return int(_one(connection, "create_topic", **binds))
+    except NamespaceNotFound as error:
+        error.hint = "create_topic(..., create_namespaces=True) creates what is missing above it"
+        raise
 
 
 def rename_topic(connection: Any, topic: str, new_name: str) -> str:

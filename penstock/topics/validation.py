@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -81,8 +82,17 @@ def namespace(path: str) -> str:
 def topic(address: str) -> str:
     """A topic address, ``namespace/path/topic``."""
     if not isinstance(address, str):
-        raise InvalidName(f"a topic is a {type(address).__name__}", hint="names are text (str)")
+        raise InvalidName(f"a topic is a {type(address).__name__}", hint=_order_of(address))
     return _topic(address)
+
+
+def _order_of(address: object) -> str:
+    """What to say of a topic that is no text: most often it is another argument of the call."""
+    if isinstance(address, bytes | bytearray | memoryview):
+        return "names are text (str); the topic comes before the payload"
+    if hasattr(address, "cursor") or hasattr(address, "commit"):
+        return "names are text (str); the connection comes before the topic"
+    return "names are text (str)"
 
 
 @lru_cache(maxsize=1_024)
@@ -151,6 +161,19 @@ def function(what: str, value: object, hint: str = "give a function") -> None:
     """InvalidArgument when a value cannot be called."""
     if not callable(value):
         raise InvalidArgument(f"{what} is a {type(value).__name__}", hint=hint)
+
+
+def known(given: Iterable[str], names: Sequence[str], whose: str) -> None:
+    """InvalidArgument for a name that is none of these, with the one that was probably meant."""
+    for each in given:
+        if each not in names:
+            from difflib import get_close_matches  # only who errs loads it
+
+            close = get_close_matches(each, names, 1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            raise InvalidArgument(
+                f"{whose} has no {each}", hint=f"{meant}It has: {', '.join(names)}"
+            )
 
 
 def fetched(partition: Any, from_sequence: Any, max_events: Any) -> None:

@@ -277,7 +277,7 @@ def test_options_are_listed_once_and_fixed() -> None:
     for kind in (penstock.Consumer, penstock.AsyncConsumer):
         assert list(inspect.signature(kind).parameters) == ["url", "subscription", *names]
     assert replace(options, batch_size=7).types == frozenset("x")
-    with pytest.raises(TypeError, match="batchsize"):
+    with pytest.raises(InvalidArgument, match="did you mean batch_size"):
         penstock.Consumer("postgresql://nowhere/none", "a", handler=print, batchsize=1)  # type: ignore[call-arg]
     with pytest.raises(InvalidArgument, match="batch_size"):
         replace(options, batch_size=0)
