@@ -43,6 +43,8 @@ SEAL_CONFIG = {
 BACKFILL_CONFIG = {
     "request": dg.Field(int, default_value=0, description="the request; 0: all that are due")
 }
+#: In so many days the hourly audit reads every copy back once.
+AUDIT_DAYS = 30
 #: Checks that the job health makes, also of what daemons do; the others run with their assets.
 LIGHT = (
     "unsequenced_age", "horizon_holder", "no_sequence_gap", "consumer_lag", "lease_coverage",
@@ -297,10 +299,16 @@ def _audit(catalogue: Catalogue) -> dg.JobDefinition:
         policy: TopicPolicy,
         target: str,
     ) -> None:
+        from ops.archive.auditing import Share, audit_copies
+        from ops.archive.readers import plain_reader
         from ops.backfill.missing import audit_files
 
-        lost = audit_files(database.url(), policy.topic, targets.target(target))
-        context.log.info("%s on %s: %s copies lost", policy.topic, target, len(lost))
+        url, place = database.url(), targets.target(target)
+        lost = audit_files(url, policy.topic, place)
+        share = Share.of_hour(AUDIT_DAYS)
+        read = audit_copies(plain_reader(url), url, policy.topic, place, share)
+        said = policy.topic, target, len(lost) + len(read.forgotten), read.copies
+        context.log.info("%s on %s: %s copies lost, %s read back", *said)
         placement = policy.placement
         if placement is not None and placement.copies == len(placement.targets):
             with database.connect() as connection:
@@ -309,8 +317,9 @@ def _audit(catalogue: Catalogue) -> dg.JobDefinition:
     return _over_targets(
         catalogue,
         "audit",
-        "Look whether the file of every recorded copy is there, and ask for what a new target "
-        "lacks. What is lost is made again by a backfill request.",
+        "Look whether the file of every recorded copy is there, read this hour's share of the "
+        f"copies back, so that each is read within {AUDIT_DAYS} days, and ask for what a new "
+        "target lacks. What is lost is made again by a backfill request.",
         look,
     )
 

@@ -52,7 +52,7 @@ PLAIN = {
     "audit": (
         "47 * * * *",
         "audit_every_hour",
-        "Looks whether the file of every recorded copy is still there.",
+        "Looks whether the file of every recorded copy is there, and reads a share of them back.",
     ),
     "inspect": (
         "33 4 * * *",

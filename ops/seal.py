@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.archive.copies import EpochKey, key_of
@@ -103,6 +104,40 @@ def forget_copy(connection: Any, topic: str, key: EpochKey, target: str, reason:
         log_epoch=log_epoch,
         target=target,
         reason=reason,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SuspectedCopy:
+    """A copy that a reader has found damaged, and that nobody has read back since."""
+
+    partition: int
+    log_epoch: int
+    target: str
+    reason: str
+    suspected_at: datetime
+
+    @property
+    def key(self) -> EpochKey:
+        """(partition, log epoch)."""
+        return self.partition, self.log_epoch
+
+
+def suspected_copies(connection: Any, topic: str) -> list[SuspectedCopy]:
+    """The copies of a topic that readers have found damaged."""
+    return [SuspectedCopy(*row) for row in call(connection, "suspected_copies_of", topic=topic)]
+
+
+def clear_suspicion(connection: Any, topic: str, key: EpochKey, target: str) -> None:
+    """A suspected copy was read back, and is what was sealed."""
+    partition, log_epoch = key
+    call(
+        connection,
+        "clear_suspicion",
+        topic=topic,
+        partition=partition,
+        log_epoch=log_epoch,
+        target=target,
     )
 
 

@@ -54,7 +54,8 @@ FAMILIES = {
     "dead_letter_counts drop_dead_letters",
     "epochs": "seal unsealed_logs log_epochs_of log_epochs_sealed_on log_epochs_between "
     "changed_hours record_copy copies_of copies_between lost_copies "
-    "missing_copies forget_copy move_copy event_digest "
+    "missing_copies forget_copy move_copy suspect_copy suspected_copies_of clear_suspicion "
+    "event_digest "
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
     "condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks "
     "swap_chunks installation_id target_in_use copies_on note_target_speed target_speeds",

@@ -23,7 +23,7 @@ from ops.archive.reader import EpochSource
 from ops.archive.readings import CopyReading
 from ops.archive.verify import read_copies
 from ops.archive.writer import ArchiveSink
-from ops.seal import log_epochs
+from ops.seal import forget_copy, log_epochs
 from ops.spark import reason, register
 from penstock.archive.copies import Copy, EpochKey, epoch_folder, key_of
 from penstock.archive.format import DAYS, FOLDERS
@@ -353,13 +353,34 @@ def _plans_from_copies(
             continue
         plans = recorded_plans(job.url, source, wanted)
         found |= {each.key: plans[each.key] for each in readings if not each.damage}
+        _forget_damaged(job, source, epochs[0].topic, readings)
     for epoch in epochs:
         if key_of(epoch) not in found:
-            failed[key_of(epoch)] = (
-                "it is no longer in the database and no source holds a whole copy (recorded are: "
-                f"{', '.join(epoch.targets) or 'none'}; not available: {', '.join(away) or 'none'})"
-            )
+            failed[key_of(epoch)] = _no_source(job, epoch, away)
     return list(found.values())
+
+
+def _forget_damaged(
+    job: CopyJob, source: Target, topic: str, readings: Sequence[CopyReading]
+) -> None:
+    """A source that was read back and is damaged is to be made again itself."""
+    damaged = [each for each in readings if each.damage]
+    if damaged:
+        with connect(job.url) as connection:
+            for each in damaged:
+                forget_copy(connection, topic, each.key, source.name, each.damage)
+
+
+def _no_source(job: CopyJob, epoch: LogEpoch, away: Sequence[str]) -> str:
+    """Why a log epoch that the database has dropped cannot be read anywhere."""
+    lost = "its events are no longer in the database"
+    given = {each.name for each in job.sources}
+    others = [each for each in epoch.targets if each not in {*given, job.target.name}]
+    if others:
+        return f"{lost}; give a source that has a copy recorded: --source {others[0]}"
+    if away:
+        return f"{lost}, and no whole copy was found; not available now: {', '.join(away)}"
+    return f"{lost}, and no whole copy of them is left on any target"
 
 
 def _write(job: CopyJob, of: LogEpoch, units: Sequence[list[EpochPlan]], failed: Failures) -> None:

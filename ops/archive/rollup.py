@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops.archive import manifest
+from ops.archive.auditing import audit_epochs
 from ops.archive.commits import WrittenFile, discard, replace_files
 from ops.archive.sampling import is_whole
 from ops.archive.writer import RowWriter, new_path, written_file
@@ -83,11 +84,17 @@ def rollup(
             if days is not None and day not in days:
                 continue
             check_marker(target, installation)
-            done += _finish(connection, topic, table, day)
-            for pack in _packs(connection, topic, table, day):
-                made = _roll(connection, topic, table, pack)
-                if made is not None:
-                    done.append(made)
+            try:
+                done += _finish(connection, topic, table, day)
+                for pack in _packs(connection, topic, table, day):
+                    made = _roll(connection, topic, table, pack)
+                    if made is not None:
+                        done.append(made)
+            except CopyDamaged:
+                # Forgotten, they are made again by backfill, and the next rollup leaves them out.
+                verified = _verified(connection, topic, table, day)
+                audit_epochs(url, topic, target, {copy.key for copy in verified})
+                raise
     return done
 
 

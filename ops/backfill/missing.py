@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ops.archive.archiving import require_archived, verify_copies
+from ops.archive.archiving import require_archived
+from ops.archive.auditing import ForgottenCopy, audit_suspects
 from ops.archive.commits import LEFTOVER_HOURS, remove_leftovers
 from ops.archive.copying import CopyJob, EpochCopy, bring_copies
 from ops.archive.limits import within
@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from penstock.archive.targets import Target
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ForgottenCopy:
-    """A recorded copy that turned out not to be there, and why."""
-
-    partition: int
-    log_epoch: int
-    reason: str
 
 
 def backfill(
@@ -95,10 +86,15 @@ def _audit(
 def audit_files(url: str, topic: str, target: Target) -> list[ForgottenCopy]:
     """Without Spark: forget the recorded copies whose files are gone or have another size.
 
-    Cheap enough for a sensor; what it forgets, :func:`backfill` makes again.  On a target that is
-    not there nothing is gone: TargetUnavailable.
+    Those that readers have found damaged are read back, and forgotten where they are.  Cheap enough
+    for a sensor; what it forgets, :func:`backfill` makes again.  On a target that is not there
+    nothing is gone: TargetUnavailable.
     """
     installation = require_target(url, target)
+    return _gone_files(url, topic, target, installation) + audit_suspects(url, topic, target)
+
+
+def _gone_files(url: str, topic: str, target: Target, installation: str) -> list[ForgottenCopy]:
     with connect(url) as connection:
         known_as = describe_topic(connection, topic).known_as
         recorded = [
@@ -130,15 +126,6 @@ def tidy(url: str, topic: str, target: Target, *, hours: int = LEFTOVER_HOURS) -
         known_as = describe_topic(connection, topic).known_as
         named = {each.location for each in copies_of(connection, topic) if each.layout == DAYS}
     return remove_leftovers(target, known_as, hours, named=named)
-
-
-def audit_copies(spark: SparkSession, url: str, topic: str, target: Target) -> list[ForgottenCopy]:
-    """Read every recorded copy back and forget those that are not what was sealed."""
-    readings = verify_copies(spark, url, topic, target)
-    found = [ForgottenCopy(*each.key, each.damage) for each in readings if each.damage]
-    with connect(url) as connection:
-        _forget(connection, topic, target, found)
-    return found
 
 
 def _forget(connection: Any, topic: str, target: Target, found: list[ForgottenCopy]) -> None:

@@ -75,7 +75,7 @@ def request(
         str | None, typer.Option(help="Up to this bookmark; a request for each partition.")
     ] = None,
     audit: Annotated[
-        bool, typer.Option("--audit", help="copy: first look which recorded files are gone.")
+        bool, typer.Option("--audit", help="copy: first read the target's recorded copies back.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     priority: Annotated[int, typer.Option(help="Higher ones come first.")] = 0,
@@ -127,14 +127,19 @@ def _refuse_two_ends(sequence: int | None, bookmark: str | None) -> None:
 
 
 def _audit(here: Installation, kind: str, topic: str, target: str) -> None:
-    """Forget the recorded copies on a target whose files are gone or have another size."""
+    """Forget the recorded copies on a target that are gone, or not what was sealed."""
+    from ops.archive.auditing import audit_copies
+    from ops.archive.readers import plain_reader
     from ops.backfill.missing import audit_files
 
     if kind != requests.COPY:
         raise ConfigurationError(
             f"a request of the kind {kind} has no files to look at", hint="leave out --audit"
         )
-    for copy in audit_files(here.url, topic, here.target(target)):
+    place = here.target(target)
+    gone = audit_files(here.url, topic, place)
+    read = audit_copies(plain_reader(here.url), here.url, topic, place)
+    for copy in (*gone, *read.forgotten):
         say(f"log epoch {copy.log_epoch} of partition {copy.partition}: {copy.reason}")
 
 

@@ -227,11 +227,18 @@ def backfill(
         spark = _once(stack)
         if target is None:
             lacking = (spark, here.url, topic, placement_of(here, topic), here.target)
-            _show_placed(lambda: catch_up(*lacking), output)
-            return
-        place = here.target(target)
-        sources = [here.target(each) for each in source or []]
-        _show_made(lambda: verb(spark(), here.url, topic, place, sources=sources), output)
+            made = _show_placed(lambda: catch_up(*lacking), output)
+        else:
+            place = here.target(target)
+            sources = [here.target(each) for each in source or []]
+            made = _show_made(
+                lambda: verb(spark(), here.url, topic, place, sources=sources), output
+            )
+    if not made:
+        say(
+            "no copy is recorded as missing, and every file has its size. Bytes that have changed "
+            "are found by reading: penstock target audit"
+        )
 
 
 def placement_of(here: Installation, topic: str) -> Placement:
@@ -353,6 +360,42 @@ def target_topics(database: Database = None, output: Output = Format.table) -> N
         raise typer.Exit(EXIT_NO)
 
 
+@target.command("audit")
+def target_audit(
+    topics: Annotated[
+        list[str] | None, typer.Argument(help="namespace/path/topic ...; else all topics.")
+    ] = None,
+    *,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=DIRECTORY, or a NAME of the policy file; repeat. Else all."),
+    ] = None,
+    days: Annotated[
+        int, typer.Option(min=1, max=3_650, help="Read only today's share of a round of so long.")
+    ] = 1,
+    engine: Engine = AUTO,
+    database: Database = None,
+    output: Output = Format.table,
+) -> None:
+    """Read recorded copies back, and forget those that are damaged: backfill makes them again.
+
+    Exit code 1: one was damaged, or a target is not there.
+    """
+    from ops.commands.auditing import audit_targets
+
+    here = Installation(database)
+    places = [here.target(each) for each in target] if target else here.known_targets()
+    with ExitStack() as stack:
+        found = audit_targets(
+            here.url, topics, places, days=days, engine=engine, spark=_once(stack)
+        )
+    show(found.rows, output)
+    for text in found.said:
+        say(text)
+    if found.said:
+        raise typer.Exit(EXIT_NO)
+
+
 @target.command("adopt")
 def target_adopt(
     place: Annotated[str, typer.Argument(help="NAME=DIRECTORY, or a NAME of the policy file.")],
@@ -407,31 +450,36 @@ def _once(stack: ExitStack) -> Callable[[], SparkSession]:
     return cache(lambda: stack.enter_context(spark_session()))
 
 
-def _show_placed(place: Callable[[], Placed], output: Format) -> None:
-    """Show the copies that were made, and say what is left to a later run."""
+def _show_placed(place: Callable[[], Placed], output: Format) -> int:
+    """Show the copies that were made, and say what is left to a later run. Returns how many."""
     from ops.archive.placing import QuorumMissed
 
     try:
         placed = place()
     except QuorumMissed as error:
-        _show_copies(list(error.placed.made), output)
+        if error.placed.made:
+            _show_copies(list(error.placed.made), output)
         raise
     _show_copies(list(placed.made), output)
     for why in placed.away.values():
         say(why)
     if placed.behind:
         say(f"{len(placed.behind)} log epochs have their quorum, and lack a copy: run backfill")
+    return len(placed.made)
 
 
-def _show_made(make: Callable[[], list[EpochCopy]], output: Format) -> None:
-    """Show the copies; also those that were made when others could not be."""
+def _show_made(make: Callable[[], list[EpochCopy]], output: Format) -> int:
+    """Show the copies; also those that were made when others could not be. Returns how many."""
     from ops.archive.archiving import CopiesFailed
 
     try:
-        _show_copies(make(), output)
+        made = make()
     except CopiesFailed as error:
-        _show_copies(list(error.made), output)
+        if error.made:
+            _show_copies(list(error.made), output)
         raise
+    _show_copies(made, output)
+    return len(made)
 
 
 def _show_copies(copies: list[EpochCopy], output: Format) -> None:

@@ -108,9 +108,10 @@ def _begin_clean(unit: Unit, setup: Setup) -> Did:
 
 def _read_back(unit: Unit, setup: Setup) -> Did:
     """Read the copies of some log epochs, and tell the database under the token of the run."""
+    from ops.archive.readers import plain_reader
     from ops.policies.policy import retention_in_force
     from ops.retention.clean import MOST_EPOCHS
-    from ops.retention.guard import plain_reader, read_back
+    from ops.retention.guard import read_back
     from ops.seal import due_log_epochs
 
     url = setup.url(unit)

@@ -19,8 +19,6 @@ from penstock.errors import TargetUnavailable
 from penstock.records import LogEpoch
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from penstock.archive.targets import Target
 
 #: Log epochs that are read before the clock is looked at again.
@@ -55,41 +53,6 @@ class ReadBack:
         self.events += reading.event_count
         if not is_whole:
             self.damaged.append(DamagedCopy(target.name, *reading.key, reading.damage))
-
-
-def spark_reader(spark: Callable[[], SparkSession], url: str) -> Reader:
-    """Reads with Spark, which is started by the first copy that there is to read."""
-
-    def read(target: Target, epochs: Sequence[LogEpoch]) -> Sequence[CopyReading]:
-        # Imported here: without pyspark and deltalake every other run starts a second sooner.
-        from ops.archive.archiving import read_epochs
-        from penstock.archive.markers import require_target
-
-        require_target(url, target)  # before a JVM starts for nothing
-        return read_epochs(spark(), url, target, epochs)
-
-    return read
-
-
-def plain_reader(url: str) -> Reader:
-    """Reads in this process, one copy after the other, without a session of Spark."""
-
-    def read(target: Target, epochs: Sequence[LogEpoch]) -> Sequence[CopyReading]:
-        from ops.archive.copying import recorded_plans
-        from ops.archive.verify import read_copy
-        from penstock.archive.markers import require_target
-
-        require_target(url, target)
-        plans = recorded_plans(url, target, epochs)
-        readings = [read_copy(plans[key_of(epoch)], target) for epoch in epochs]
-        if any(each.unavailable for each in readings):
-            require_target(url, target)
-            raise TargetUnavailable(
-                f"the archive target {target.name} was away while it was read", hint="run it again"
-            )
-        return readings
-
-    return read
 
 
 def read_back(

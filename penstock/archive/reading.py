@@ -215,6 +215,8 @@ class LogReader(Iterator[pa.RecordBatch]):
                     yield self._took(batch)
             except (TargetUnavailable, CopyDamaged, ForeignTarget) as error:
                 self._failed(copy, error)
+                if isinstance(error, CopyDamaged):
+                    self._suspect(connection, copy, error)
             else:
                 return
         missing = self._missing(segment)
@@ -254,6 +256,19 @@ class LogReader(Iterator[pa.RecordBatch]):
             self.next_sequence,
             error,
         )
+
+    def _suspect(self, connection: Any, copy: Copy, error: CopyDamaged) -> None:
+        """Note that a copy is damaged, so that backfill reads it back and makes it again.
+
+        It counts until then: what cannot be read here may be this machine's own mount.
+        """
+        binds = {"topic": self._topic, "partition": self._partition, "log_epoch": copy.log_epoch}
+        try:
+            database.call(
+                connection, "suspect_copy", **binds, target=copy.target, reason=str(error)
+            )
+        except Exception as failure:  # a replica, or an older schema: reading does not depend on it
+            log.warning("that it is damaged cannot be noted: %s", failure)
 
     def _missing(self, segment: Segment) -> EpochMissing:
         failed = {

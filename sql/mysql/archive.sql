@@ -36,6 +36,19 @@ CALL penstock.record_copy(
 -- reads only
 CALL penstock.copies_between(%(topic)s, %(partition)s, %(target)s, %(first_log_epoch)s, %(last_log_epoch)s)
 
+-- name: suspect_copy
+-- Notes that a reader has found a copy damaged.
+CALL penstock.suspect_copy(%(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(reason)s)
+
+-- name: suspected_copies_of
+-- The copies that readers have found damaged, and that nobody has read back since.
+-- reads only
+CALL penstock.suspected_copies_of(%(topic)s)
+
+-- name: clear_suspicion
+-- A suspected copy was read back, and is whole.
+CALL penstock.clear_suspicion(%(topic)s, %(partition)s, %(log_epoch)s, %(target)s)
+
 -- name: log_epochs_sealed_on
 -- The log epochs of a day, for each partition the first and the last.
 -- reads only

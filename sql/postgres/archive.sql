@@ -32,6 +32,19 @@ SELECT known_as, log_epoch, first_sequence, last_sequence, event_count, checksum
 FROM penstock.copies_between(
     %(topic)s, %(partition)s::integer, %(target)s, %(first_log_epoch)s::integer, %(last_log_epoch)s::integer)
 
+-- name: suspect_copy
+-- Notes that a reader has found a copy damaged.
+SELECT penstock.suspect_copy(
+    %(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(reason)s)
+
+-- name: suspected_copies_of
+-- The copies that readers have found damaged, and that nobody has read back since.
+SELECT partition, log_epoch, target, reason, suspected_at FROM penstock.suspected_copies_of(%(topic)s)
+
+-- name: clear_suspicion
+-- A suspected copy was read back, and is whole.
+SELECT penstock.clear_suspicion(%(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s)
+
 -- name: log_epochs_sealed_on
 -- The log epochs of a day, for each partition the first and the last.
 SELECT partition, first_log_epoch, last_log_epoch FROM penstock.log_epochs_sealed_on(%(topic)s, %(sealed_date)s::date)

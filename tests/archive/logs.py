@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
+
 from ops.archive import manifest
 from ops.archive.archiving import read_archive
 from ops.archive.commits import create_table
@@ -15,6 +17,7 @@ from ops.archive.reader import EpochReader
 from ops.archive.writer import ArchiveWriter, WrittenEpochs, write_epoch
 from ops.seal import copies_of, log_epochs, seal
 from penstock.archive.copies import Copy, key_of
+from penstock.archive.format import TABLE_SCHEMA
 from penstock.archive.markers import require_target
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
@@ -132,6 +135,15 @@ def only_file(target: Target, log: Log, epoch: tuple[int, int]) -> Path:
     table = ArchiveTable(target, log.known_as)
     (entry,) = table.committed()[epoch]
     return target.root / table.file(entry)
+
+
+def flip(path: Path) -> None:
+    """One bit of the last page of payloads."""
+    column = pq.read_metadata(path).row_group(0).column(TABLE_SCHEMA.get_field_index("payload"))
+    whole = bytearray(path.read_bytes())
+    begin = column.dictionary_page_offset or column.data_page_offset
+    whole[begin + column.total_compressed_size - 5] ^= 1
+    path.write_bytes(whole)
 
 
 def archived(log: Log, target: Target) -> list[LogEpoch]:

@@ -18,9 +18,11 @@ from ops.archive.archiving import (
     verify_copies,
     verify_copy,
 )
+from ops.archive.auditing import audit_copies
 from ops.archive.copying import CopyJob
 from ops.archive.plans import EpochPlan
-from ops.backfill.missing import audit_copies, audit_files, backfill
+from ops.archive.readers import spark_reader
+from ops.backfill.missing import audit_files, backfill
 from ops.seal import log_epochs
 from penstock.archive.checksum import EpochChecksum
 from penstock.archive.copies import key_of
@@ -240,7 +242,8 @@ def test_changed_bytes_are_found_and_repaired(
     file.write_bytes(content[:4] + bytes(byte ^ 0xFF for byte in content[4:400]) + content[400:])
 
     assert audit_files(log.url, log.topic, target) == []
-    (forgotten,) = audit_copies(spark, log.url, log.topic, target)
+    read = spark_reader(lambda: spark, log.url)
+    (forgotten,) = audit_copies(read, log.url, log.topic, target).forgotten
     assert (forgotten.partition, forgotten.log_epoch) == key_of(first)
     assert len(backfill(spark, log.url, log.topic, target)) == 1
     assert not verify_copy(spark, log.url, log.topic, target, key_of(first)).damage

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
 import pytest
 
 from ops.archive.archiving import CopiesFailed, archive_epochs, verify_copies
+from ops.archive.auditing import audit_copies
+from ops.archive.readers import plain_reader, spark_reader
 from ops.archive.rollup import rollup
-from ops.backfill.missing import audit_copies, audit_files, backfill, tidy
+from ops.backfill.missing import audit_files, backfill, tidy
 from ops.seal import copies_of, log_epochs
 from penstock.archive.copies import key_of
-from penstock.archive.format import TABLE_SCHEMA
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from tests.archive.folders import bring_folders
-from tests.archive.logs import Log, archived_rows, bring, only_file, states
+from tests.archive.logs import Log, archived_rows, bring, flip, only_file, states
 from tests.archive.test_rollup import manifest_rows, yesterday
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def test_copies_of_both_layouts_are_read_verified_and_kept(
     readings = verify_copies(spark, mixed.url, mixed.topic, target)
     assert [each.damage for each in readings] == [""] * 8
     assert audit_files(mixed.url, mixed.topic, target) == []
-    assert audit_copies(spark, mixed.url, mixed.topic, target) == []
+    read = spark_reader(lambda: spark, mixed.url)
+    assert audit_copies(read, mixed.url, mixed.topic, target).forgotten == ()
     before = set(target.root.rglob("*.parquet"))
     assert [copy.written for copy in archive_epochs(spark, mixed.url, mixed.topic, target)] == [
         False
@@ -79,14 +80,6 @@ def test_a_damaged_copy_of_layout_1_is_mended_into_layout_2(
     assert archived_rows(spark, target, mixed) == manifest_rows(mixed, target) == mixed.rows()
 
 
-def flip(path: Path) -> None:
-    """One bit of a payload."""
-    column = pq.read_metadata(path).row_group(0).column(TABLE_SCHEMA.get_field_index("payload"))
-    whole = bytearray(path.read_bytes())
-    whole[column.data_page_offset + column.total_compressed_size - 5] ^= 1
-    path.write_bytes(whole)
-
-
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
 def test_a_damaged_file_with_many_log_epochs_is_mended(
     spark: SparkSession, log: Log, target: Target, damage: Callable[[Path], None]
@@ -104,7 +97,7 @@ def test_a_damaged_file_with_many_log_epochs_is_mended(
     (made,) = rollup(log.url, log.topic, target)
     damage(only_file(target, log, (0, 1)))
 
-    found = audit_copies(spark, log.url, log.topic, target)
+    found = audit_copies(plain_reader(log.url), log.url, log.topic, target).forgotten
     assert found
     assert states(log).count("missing") == len(found)
     backfill(spark, log.url, log.topic, target)
@@ -130,9 +123,9 @@ def test_a_damaged_file_is_not_replaced_while_a_part_of_it_cannot_be_made(
     file = only_file(target, log, (0, 1))
     flip(file)
     log.connection.execute("UPDATE penstock.partitions SET low_sequence = 7 WHERE id & 65535 = 0")
-    audit_copies(spark, log.url, log.topic, target)
+    audit_copies(plain_reader(log.url), log.url, log.topic, target)
     before = ArchiveTable(target, log.known_as).committed()
-    with pytest.raises(CopiesFailed, match="no longer in the database"):
+    with pytest.raises(CopiesFailed, match="no whole copy of them is left on any target"):
         backfill(spark, log.url, log.topic, target)
     assert ArchiveTable(target, log.known_as).committed() == before
     assert file.exists()

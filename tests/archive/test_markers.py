@@ -11,12 +11,12 @@ import pytest
 
 from ops.archive.archiving import archive_epochs, read_epochs
 from ops.archive.reader import EpochReader
+from ops.archive.readers import spark_reader
 from ops.archive.verify import read_copy
 from ops.archive.writer import ArchiveWriter
 from ops.backfill import missing as backfills
 from ops.backfill.missing import audit_files, backfill
 from ops.retention.clean import clean
-from ops.retention.guard import spark_reader
 from penstock.archive.copies import key_of
 from penstock.archive.markers import MARKER, adopt_target, check_marker, marker_path, require_target
 from penstock.archive.table import ArchiveTable

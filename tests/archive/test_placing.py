@@ -17,8 +17,8 @@ from ops.archive import placing
 from ops.archive.limits import CopyTimeout
 from ops.archive.placement import Placement
 from ops.archive.placing import Placed, QuorumMissed, place_copies
+from ops.archive.readers import spark_reader
 from ops.retention.clean import CleanResult, clean
-from ops.retention.guard import spark_reader
 from ops.seal import copies_of, lacking, log_epochs
 from penstock.archive.copies import key_of
 from penstock.archive.reading import read

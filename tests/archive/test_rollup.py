@@ -207,15 +207,21 @@ def test_a_rollup_that_is_killed_loses_nothing(
 def test_a_damaged_file_stops_the_rollup_of_its_pack(
     log: Log, target: Target, copies: list[Copy]
 ) -> None:
-    """Nothing is replaced and nothing is left over. Once it is mended, rollup goes on."""
+    """Once: it is forgotten, so that backfill makes it again, and the next rollup leaves it out.
+
+    Nothing is replaced and nothing is left over.
+    """
     path = day_files(log, target)[3]
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(CopyDamaged):
         rollup(log.url, log.topic, target)
     assert len(day_files(log, target)) == len(list(target.root.rglob("*.parquet"))) == 10
+    assert states(log).count("missing") == 1
+    (made,) = rollup(log.url, log.topic, target)
+    assert made.replaced_files == 9
     path.write_bytes(whole)
-    assert len(rollup(log.url, log.topic, target)) == 1
+    record(log, target, log_epochs(log.connection, log.topic))
     check_all(log, target)
 
 

@@ -27,7 +27,7 @@ create_namespace rename_namespace move_namespace delete_namespace create_topic e
 rename_topic
 move_topic resize_topic delete_topic set_retention grant_namespace revoke_namespace grants_of seal
 begin_clean log_epochs_due record_reading clean
-copies_between log_epochs_sealed_on move_copy
+copies_between log_epochs_sealed_on move_copy clear_suspicion
 changed_hours log_epochs_between unsealed_logs lost_copies
 sequence_gaps copies_of log_epochs_of record_copy forget_copy missing_copies set_backpressure
 set_policy clear_policy policy_of policy_history list_policies drop_dead_letters

@@ -9,16 +9,18 @@ import dagster as dg
 import pytest
 
 import penstock
+from dagster_project import jobs
 from dagster_project.common import hour_name
 from dagster_project.sensors import hours, lost
 from dagster_project.triggers import OURS, is_running
+from ops.archive.auditing import Share
 from ops.backfill.requests import list_backfills
 from ops.seal import copies_of, forget_copy, log_epochs, seal
 from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.topics import names
 from penstock.upkeep.sequencing import sequence
-from tests.archive.logs import Log, bring
+from tests.archive.logs import Log, bring, flip, only_file
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
 from tests.dagster.test_automation import at
 from tests.dagster.test_jobs import metadata_of, verdicts
@@ -103,6 +105,28 @@ def test_a_table_that_cannot_be_read_stops_no_other_topic(
         assert states == {"missing"}
     else:
         assert other in log_of(house, done.run_id)
+
+
+def test_the_audit_reads_this_hours_share_of_the_copies_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte is changed, the size is not. Guard: the job reads copies, not only their sizes."""
+    house.create_topic()
+    house.publish(2 * EPOCH_EVENTS)
+    house.done("sequence")
+    seal(house.connection, TOPIC, max_age_seconds=0)
+    log = Log(house.connection, house.url, TOPIC)
+    target = Target("local", str(house.folder / "archive"))
+    bring(log, target, log_epochs(house.connection, TOPIC))
+    flip(only_file(target, log, (0, 1)))
+    turn = Share.of_hour(jobs.AUDIT_DAYS)
+    monkeypatch.setattr(Share, "of_hour", lambda days: Share(days, turn.parts))
+    monkeypatch.setattr(Share, "has", lambda share, epoch: share.part != jobs.AUDIT_DAYS)
+    house.done("audit")
+    assert set(house.copies().values()) == {"verified"}  # nobody's turn
+    monkeypatch.setattr(Share, "has", lambda share, epoch: share.part == jobs.AUDIT_DAYS)
+    house.done("audit")
+    assert sorted(house.copies().values()) == ["missing", "verified"]
 
 
 @pytest.mark.parametrize("targets", [("left", "local"), ("local", "left")])

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ops.archive.readers import plain_reader
 from ops.backfill.requests import REHYDRATE, RELAY, request_backfill
 from ops.duties import verbs
 from ops.duties.audit import audit
 from ops.duties.setup import Setup
 from ops.duties.units import DONE, MAIN, Outcome
 from ops.duties.verbs import Place
-from ops.retention.guard import plain_reader
 from ops.seal import copies_of, log_epochs
 from penstock import database, log, subscriptions
 from penstock.archive.targets import Target

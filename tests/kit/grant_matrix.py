@@ -30,6 +30,7 @@ claim_rows              . . o p .
 claim_write             . . o p .
 clean                   . . o . .
 clear_policy            . . o . .
+clear_suspicion         . . o . .
 close_slice             . i o . .
 commit                  c . o . .
 commit_parking          c . o . .
@@ -211,6 +212,8 @@ subscription_consumers  c . o . r
 subscription_lag        c . o . r
 subscription_policy     c . o . .
 subscription_statistics c . o . r
+suspect_copy            c . o . .
+suspected_copies_of     . . o . r
 suspects                c . o . .
 swap_chunks             . i o . .
 sweep                   . . o . .

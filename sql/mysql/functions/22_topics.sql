@@ -361,6 +361,9 @@ BEGIN
     DELETE s
     FROM doomed_partitions AS p
     STRAIGHT_JOIN history_starts AS s FORCE INDEX (PRIMARY) ON s.partition_id = p.id;
+    DELETE s
+    FROM doomed_partitions AS p
+    STRAIGHT_JOIN suspected_copies AS s FORCE INDEX (PRIMARY) ON s.partition_id = p.id;
     -- The requests first: when they are gone, nothing is rehydrated any more.
     DELETE b, u
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j

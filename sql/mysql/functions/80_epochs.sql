@@ -223,6 +223,8 @@ BEGIN
     WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
     INSERT INTO epoch_copies (partition_id, log_epoch, target, location, state, detail, layout, first_row)
     VALUES (source_id, log_epoch, target, location, 'verified', '', layout, first_row);
+    DELETE s FROM suspected_copies AS s
+    WHERE s.partition_id = source_id AND s.log_epoch = log_epoch AND s.target = target;
     CALL end_call();
 END;
 
@@ -237,6 +239,8 @@ BEGIN
     UPDATE epoch_copies AS c
     SET c.state = 'missing', c.detail = LEFT(reason, 2000), c.changed_at = UTC_TIMESTAMP(6)
     WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
+    DELETE s FROM suspected_copies AS s
+    WHERE s.partition_id = source_id AND s.log_epoch = log_epoch AND s.target = target;
     CALL end_call();
 END;
 

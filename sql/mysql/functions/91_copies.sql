@@ -87,6 +87,51 @@ BEGIN
     ORDER BY p.number;
 END;
 
+-- name: suspect_copy
+-- Notes that a reader has found a recorded copy damaged. The copy counts until it is read back: by backfill, by the
+-- audit, or by clean before it removes anything. Returns whether this is new. Raises PS002, PS005, PS018.
+CREATE PROCEDURE suspect_copy(topic LONGTEXT, `partition` INT, log_epoch INT, target VARCHAR(255), reason LONGTEXT)
+BEGIN
+    DECLARE source_id, added BIGINT;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('suspect_copy()');
+    CALL find_partition(topic, `partition`, source_id);
+    INSERT IGNORE INTO suspected_copies (partition_id, log_epoch, target, reason, suspected_at)
+    SELECT c.partition_id, c.log_epoch, c.target, LEFT(COALESCE(reason, ''), 500), UTC_TIMESTAMP(6)
+    FROM epoch_copies AS c
+    WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target AND c.state = 'verified';
+    SET added = ROW_COUNT();
+    SELECT added > 0 AS added;
+    CALL end_call();
+END;
+
+-- name: suspected_copies_of
+-- The copies of a topic that readers have found damaged, and that nobody has read back since. Raises PS002.
+CREATE PROCEDURE suspected_copies_of(topic LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE source_id BIGINT;
+    CALL refuse_serializable('suspected_copies_of()');
+    CALL find_topic(topic, source_id);
+    SELECT p.number AS `partition`, s.log_epoch, s.target, s.reason, s.suspected_at
+    FROM partitions AS p JOIN suspected_copies AS s ON s.partition_id = p.id
+    WHERE p.topic_id = source_id
+    ORDER BY p.number, s.log_epoch, s.target;
+END;
+
+-- name: clear_suspicion
+-- A suspected copy was read back, and is what was sealed. Raises PS002, PS005, PS018.
+CREATE PROCEDURE clear_suspicion(topic LONGTEXT, `partition` INT, log_epoch INT, target VARCHAR(255))
+BEGIN
+    DECLARE source_id BIGINT;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('clear_suspicion()');
+    CALL find_partition_for(topic, `partition`, 'operate', source_id);
+    DELETE s FROM suspected_copies AS s
+    WHERE s.partition_id = source_id AND s.log_epoch = log_epoch AND s.target = target;
+    CALL end_call();
+END;
+
 -- name: move_copy
 -- Records that a verified copy lies in another file of the same table now: 1 when it still was where the caller
 -- says. A run of clean that has read it at its old place does not count it any more. Raises PS002, PS005, PS006.

@@ -20,6 +20,7 @@ BEGIN
             open_block open_cold_block read_block dead_letters_between relay_failure dead_letter dead_letters_of
             report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
             locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions history_starts_of
+            suspect_copy
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             lift_limit grown_since policy_of subscription_policy claim lease_states active_consumers lead_subscription
             assign_partitions assignment_of
@@ -34,7 +35,8 @@ BEGIN
         UNION ALL SELECT 'reader', '
             list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag
             take_overs rejected_commits log_epochs_of copies_of copies_between
-            log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks list_skips list_removals
+            suspected_copies_of log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks list_skips
+            list_removals
             grants_of unsequenced changed_hours log_epochs_between unsealed_logs lost_copies
             log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of
             restore_status low_sequences policy_of policy_history list_policies list_subscriptions
@@ -58,7 +60,7 @@ BEGIN
             rejected_commits open_block open_cold_block read_block dead_letters_between relay_failure dead_letter
             dead_letters_of sweep seal log_epochs_of changed_hours log_epochs_between unsealed_logs lost_copies
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
-            begin_clean
+            begin_clean suspect_copy suspected_copies_of clear_suspicion
             log_epochs_due record_reading clean installation_id target_in_use copies_on
             keep_events carry_positions condemn_slices
             droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of

@@ -325,6 +325,8 @@ BEGIN
     DELETE FROM bookmarks AS b WHERE b.topic_id = ANY (topic_ids);
     DELETE FROM history_starts AS s
     WHERE s.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM suspected_copies AS s
+    WHERE s.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     -- The requests first: when they are gone, nothing is rehydrated any more.
     DELETE FROM backfill_requests AS b WHERE b.topic_id = ANY (topic_ids);
     DELETE FROM rehydrated_epochs AS e

@@ -196,6 +196,8 @@ BEGIN
     ON CONFLICT ON CONSTRAINT epoch_copies_pkey DO UPDATE
     SET state = 'verified', location = EXCLUDED.location, layout = EXCLUDED.layout, first_row = EXCLUDED.first_row,
         detail = '', changed_at = clock_timestamp();
+    DELETE FROM suspected_copies AS s
+    WHERE s.partition_id = source_id AND s.log_epoch = record_copy.log_epoch AND s.target = record_copy.target;
 END
 $$;
 
@@ -211,6 +213,8 @@ BEGIN
     UPDATE epoch_copies AS c
     SET state = 'missing', detail = left(forget_copy.reason, 2000), changed_at = clock_timestamp()
     WHERE c.partition_id = source_id AND c.log_epoch = forget_copy.log_epoch AND c.target = forget_copy.target;
+    DELETE FROM suspected_copies AS s
+    WHERE s.partition_id = source_id AND s.log_epoch = forget_copy.log_epoch AND s.target = forget_copy.target;
 END
 $$;
 

@@ -74,6 +74,52 @@ BEGIN
 END
 $$;
 
+-- name: suspect_copy
+-- Notes that a reader has found a recorded copy damaged. The copy counts until it is read back: by backfill, by the
+-- audit, or by clean before it removes anything. Returns whether this is new. Raises PS002, PS005.
+CREATE OR REPLACE FUNCTION suspect_copy(topic text, partition integer, log_epoch integer, target text, reason text)
+RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_partition(topic, partition);
+BEGIN
+    INSERT INTO suspected_copies (partition_id, log_epoch, target, reason)
+    SELECT c.partition_id, c.log_epoch, c.target, left(COALESCE(suspect_copy.reason, ''), 500)
+    FROM epoch_copies AS c
+    WHERE c.partition_id = source_id AND c.log_epoch = suspect_copy.log_epoch AND c.target = suspect_copy.target
+      AND c.state = 'verified'
+    ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END
+$$;
+
+-- name: suspected_copies_of
+-- The copies of a topic that readers have found damaged, and that nobody has read back since. Raises PS002.
+CREATE OR REPLACE FUNCTION suspected_copies_of(topic text)
+RETURNS TABLE (partition integer, log_epoch integer, target text, reason text, suspected_at timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
+    SELECT p.number, s.log_epoch, s.target, s.reason, s.suspected_at
+    FROM partitions AS p JOIN suspected_copies AS s ON s.partition_id = p.id
+    WHERE p.topic_id = require_topic(suspected_copies_of.topic)
+    ORDER BY p.number, s.log_epoch, s.target;
+END
+$$;
+
+-- name: clear_suspicion
+-- A suspected copy was read back, and is what was sealed. Raises PS002, PS005.
+CREATE OR REPLACE FUNCTION clear_suspicion(topic text, partition integer, log_epoch integer, target text)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_partition_for(topic, partition, 'operate');
+BEGIN
+    DELETE FROM suspected_copies AS s
+    WHERE s.partition_id = source_id AND s.log_epoch = clear_suspicion.log_epoch AND s.target = clear_suspicion.target;
+END
+$$;
+
 -- name: log_epochs_sealed_on
 -- The log epochs of a topic that were sealed on a day (UTC): the first of each partition and the last. A day lies
 -- together in the archive. No row for a partition without any.

@@ -15,6 +15,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             open_block open_cold_block read_block dead_letters_between relay_failure dead_letter dead_letters_of
             report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
             locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions history_starts_of
+            suspect_copy
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             policy_of subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of
@@ -28,7 +29,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             queue_pointers describe_queue configure_queue'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of copies_between
-            log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks grants_of changed_hours
+            suspected_copies_of log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks grants_of
+            changed_hours
             log_epochs_between unsealed_logs lost_copies
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
             histories_of restore_status policy_of policy_history list_policies
@@ -49,7 +51,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             rejected_commits open_block open_cold_block read_block dead_letters_between relay_failure dead_letter
             dead_letters_of sweep seal log_epochs_of changed_hours log_epochs_between unsealed_logs lost_copies
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
-            begin_clean log_epochs_due record_reading clean
+            begin_clean log_epochs_due record_reading clean suspect_copy suspected_copies_of clear_suspicion
             installation_id target_in_use copies_on keep_events carry_positions
             condemn_slices condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks
             swap_chunks set_retention retention_of

@@ -12,9 +12,9 @@ import pytest
 
 from ops.archive.archiving import CopiesFailed, archive_epochs
 from ops.archive.reader import EpochReader
+from ops.archive.readers import spark_reader
 from ops.backfill.missing import backfill
 from ops.retention.clean import clean, drop_slices
-from ops.retention.guard import spark_reader
 from ops.seal import log_epochs
 from penstock import database
 from penstock.archive import hot

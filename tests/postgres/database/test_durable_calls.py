@@ -45,6 +45,8 @@ LEFT_TO_THE_CALLER = {
     "claim_rows": "as publish, and in the transaction of its events",
     "claim_write": "as publish, and in the transaction of its events",
     "discard_staged": "what is left is swept",
+    "suspect_copy": "a note: who reads the copy again makes it again",
+    "clear_suspicion": "lost, the copy is read back once more",
     "sweep_staged": "done again by the next sweep",
     "commit": "with what the handler wrote in the same transaction; lost, it is handled again (D5)",
     "finish_redriven": "as commit, of a letter",
