@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,22 +84,17 @@ def audit_copies(
 def audit_suspects(url: str, topic: str, target: Target) -> list[ForgottenCopy]:
     """Read the copies back that readers have found damaged; without Spark."""
     with connect(url, application_name="penstock audit") as connection:
-        suspected = {
-            each.key for each in suspected_copies(connection, topic) if each.target == target.name
-        }
-    return audit_epochs(url, topic, target, suspected)
-
-
-def audit_epochs(
-    url: str, topic: str, target: Target, keys: Collection[EpochKey]
-) -> list[ForgottenCopy]:
-    """Read the recorded copies of some log epochs back; without Spark."""
-    if not keys:
-        return []
-    with connect(url, application_name="penstock audit") as connection:
+        suspected = _suspected(connection, topic, target)
+        if not suspected:
+            return []
         recorded = _recorded(connection, topic, target)
-    chosen = [each for each in recorded if key_of(each) in keys]
+    chosen = [each for each in recorded if key_of(each) in suspected]
     return list(_audit(plain_reader(url), url, topic, target, chosen).forgotten)
+
+
+def _suspected(connection: Any, topic: str, target: Target) -> set[EpochKey]:
+    found = suspected_copies(connection, topic)
+    return {each.key for each in found if each.target == target.name}
 
 
 def _recorded(connection: Any, topic: str, target: Target) -> list[LogEpoch]:
@@ -124,9 +119,7 @@ def _recognised(
     connection: Any, topic: str, target: Target, readings: Sequence[CopyReading]
 ) -> list[ForgottenCopy]:
     """Forget what is damaged; what was suspected and is whole is suspected no longer."""
-    suspected = {
-        each.key for each in suspected_copies(connection, topic) if each.target == target.name
-    }
+    suspected = _suspected(connection, topic, target)
     found = []
     for each in readings:
         if each.damage:

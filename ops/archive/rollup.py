@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops.archive import manifest
-from ops.archive.auditing import audit_epochs
 from ops.archive.commits import WrittenFile, discard, replace_files
 from ops.archive.sampling import is_whole
 from ops.archive.writer import RowWriter, new_path, written_file
-from ops.seal import copies_of
+from ops.seal import copies_of, forget_copy
 from penstock.archive.contents import EpochRows
 from penstock.archive.copies import Copy
 from penstock.archive.format import DAYS
@@ -92,10 +91,20 @@ def rollup(
                         done.append(made)
             except CopyDamaged:
                 # Forgotten, they are made again by backfill, and the next rollup leaves them out.
-                verified = _verified(connection, topic, table, day)
-                audit_epochs(url, topic, target, {copy.key for copy in verified})
+                _forget_damaged(connection, topic, table, day)
                 raise
     return done
+
+
+def _forget_damaged(connection: Any, topic: str, table: ArchiveTable, day: dt.date) -> None:
+    """Read the copies of a day, and forget those that are not what was sealed."""
+    for copy in _verified(connection, topic, table, day):
+        try:
+            damage = "" if is_whole(table.target, copy) else "it is not what was sealed"
+        except CopyDamaged as error:
+            damage = error.message
+        if damage:
+            forget_copy(connection, topic, copy.key, table.target.name, damage)
 
 
 def events_of_days(url: str, topic: str, target: Target, days: Collection[dt.date]) -> int:

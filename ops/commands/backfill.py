@@ -12,7 +12,8 @@ from typer.core import TyperGroup
 
 from ops.backfill import requests as requests
 from ops.commands.installation import Database, Installation
-from ops.commands.platform import Engine, backfill as backfill_now, spark_session
+from ops.commands.platform import backfill as backfill_now
+from ops.commands.sessions import Engine, spark_session
 from ops.duties import verbs
 from ops.duties.engine import AUTO
 from ops.duties.setup import Setup

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ops.commands.installation import Database, Installation
-from ops.commands.platform import Engine, Topic, show_outcomes, spark_session
+from ops.commands.platform import Topic, show_outcomes
+from ops.commands.sessions import Engine, spark_session
 from ops.duties import verbs
 from ops.duties.engine import AUTO
 from ops.duties.setup import Setup

@@ -10,17 +10,18 @@ import dataclasses
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
-from functools import cache
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ops.commands.installation import Database, Installation
+from ops.commands.sessions import Engine, once, spark_session
+from ops.commands.targets import target as target
 from ops.duties import verbs
-from ops.duties.engine import AUTO, ENGINES, SPARK, SQL, choose
+from ops.duties.engine import AUTO, SPARK, SQL, choose
 from ops.duties.running import run
 from ops.duties.setup import Setup
 from ops.duties.units import DONE, FAILED, LOST, MAIN, Outcome
@@ -28,12 +29,10 @@ from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.database import connect
-from penstock.errors import ConfigurationError, PenstockError, TargetUnavailable
+from penstock.errors import ConfigurationError
 from penstock.spark.options import Address
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from ops.archive.archiving import EpochCopy
     from ops.archive.placement import Placement
     from ops.archive.placing import Placed
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
     from penstock.records import LogEpoch
 
 Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
-Engine = Annotated[
-    str, typer.Option(help=f"{', '.join(ENGINES)}: Spark where there is much to do.")
-]
 OnlyTarget = Annotated[
     str | None,
     typer.Option(
@@ -198,7 +194,7 @@ def archive(
 
     here = Installation(database)
     with ExitStack() as stack:
-        spark = _once(stack)
+        spark = once(stack)
         if target is None:
             placed = (spark, here.url, topic, placement_of(here, topic), here.target)
             _show_placed(lambda: place_copies(*placed), output)
@@ -224,7 +220,7 @@ def backfill(
     if target is None and source:
         raise ConfigurationError("--source is given without --target", hint="name the --target")
     with ExitStack() as stack:
-        spark = _once(stack)
+        spark = once(stack)
         if target is None:
             lacking = (spark, here.url, topic, placement_of(here, topic), here.target)
             made = _show_placed(lambda: catch_up(*lacking), output)
@@ -330,124 +326,6 @@ def show_outcomes(outcomes: list[Outcome], output: Format) -> None:
     show([{name: row[name] for name in (*shown, "error")} for row in rows], output)
     if any(each.state != DONE for each in outcomes):
         raise typer.Exit(EXIT_NO)
-
-
-target = typer.Typer(help="The places that archives are kept in.", no_args_is_help=True)
-
-
-@target.command("list")
-def target_list(database: Database = None, output: Output = Format.table) -> None:
-    """Show every target: whether it is there, its copies, what lacks one there, and its speed."""
-    from ops.archive.overview import target_states
-
-    here = Installation(database)
-    show(target_states(here.url, here.policies), output)
-
-
-@target.command("topics")
-def target_topics(database: Database = None, output: Output = Format.table) -> None:
-    """Show the archived topics, and how many log epochs have too few copies.
-
-    Exit code 1: a log epoch has fewer than its quorum.
-    """
-    from ops.archive.overview import archived_topics
-
-    here = Installation(database)
-    with connect(here.url) as connection:
-        found = archived_topics(connection, here.policies)
-    show(found, output)
-    if any(each.below_quorum for each in found):
-        raise typer.Exit(EXIT_NO)
-
-
-@target.command("audit")
-def target_audit(
-    topics: Annotated[
-        list[str] | None, typer.Argument(help="namespace/path/topic ...; else all topics.")
-    ] = None,
-    *,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=DIRECTORY, or a NAME of the policy file; repeat. Else all."),
-    ] = None,
-    days: Annotated[
-        int, typer.Option(min=1, max=3_650, help="Read only today's share of a round of so long.")
-    ] = 1,
-    engine: Engine = AUTO,
-    database: Database = None,
-    output: Output = Format.table,
-) -> None:
-    """Read recorded copies back, and forget those that are damaged: backfill makes them again.
-
-    Exit code 1: one was damaged, or a target is not there.
-    """
-    from ops.commands.auditing import audit_targets
-
-    here = Installation(database)
-    places = [here.target(each) for each in target] if target else here.known_targets()
-    with ExitStack() as stack:
-        found = audit_targets(
-            here.url, topics, places, days=days, engine=engine, spark=_once(stack)
-        )
-    show(found.rows, output)
-    for text in found.said:
-        say(text)
-    if found.said:
-        raise typer.Exit(EXIT_NO)
-
-
-@target.command("adopt")
-def target_adopt(
-    place: Annotated[str, typer.Argument(help="NAME=DIRECTORY, or a NAME of the policy file.")],
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Also when it does not hold the copies recorded on it.")
-    ] = False,
-    database: Database = None,
-) -> None:
-    """Mark a place as a target: one from before markers, or a new place for a lost target."""
-    from penstock.archive.markers import adopt_target
-
-    here = Installation(database)
-    wanted = here.target(place)
-    try:
-        is_new = adopt_target(here.url, wanted, even_without_copies=yes)
-    except TargetUnavailable as error:
-        raise TargetUnavailable(
-            error.message, hint="mount it; or say --yes if this place takes over from a lost one"
-        ) from None
-    say(f"{wanted.name} is {'now' if is_new else 'already'} marked as a target of ours")
-
-
-@contextmanager
-def spark_session() -> Iterator[SparkSession]:
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
-    from ops.spark import local_session
-
-    running = SparkSession.getActiveSession()
-    try:
-        session = local_session("penstock command")
-    except PySparkException as error:
-        raise PenstockError(
-            f"Spark does not start: {str(error).splitlines()[0]}",
-            hint="it needs Java 17 or newer: set JAVA_HOME",
-        ) from error
-    try:
-        yield session
-    except OSError as error:
-        raise PenstockError(
-            f"the archive target cannot be used: {error}",
-            hint="name another directory, or give the right to write there",
-        ) from error
-    finally:
-        if running is None:
-            session.stop()
-
-
-def _once(stack: ExitStack) -> Callable[[], SparkSession]:
-    """A session that is started by the first call, and stopped with the stack."""
-    return cache(lambda: stack.enter_context(spark_session()))
 
 
 def _show_placed(place: Callable[[], Placed], output: Format) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.commands import platform
+from ops.commands import sessions
 from ops.policies import file as policy_file
 from ops.seal import log_epochs
 from ops.sinks.jsonl import JsonlSink
@@ -418,7 +418,7 @@ def test_copies_by_policy_need_a_policy(
     placed(tmp_path, run, monkeypatch)
     for name in ("a", "b"):
         recorded(connection, Target(name, str(tmp_path / name)))
-    monkeypatch.setattr(platform, "spark_session", None)
+    monkeypatch.setattr(sessions, "spark_session", None)
     for verb in ("archive", "backfill"):
         assert run(verb, TOPIC).code == 0
         assert "names no archive targets for bank/other" in run(verb, "bank/other").err
