@@ -49,12 +49,12 @@ def _rows(plan: EpochPlan) -> pa.RecordBatch:
     return batch_of(*events)
 
 
-def write(target: Target, *plans: EpochPlan) -> WrittenEpochs:
+def write(target: Target, *plans: EpochPlan, topic: str = TOPIC) -> WrittenEpochs:
     """What a task does with log epochs."""
     mark(target, INSTALLATION)
-    create_table(target, TOPIC)
+    create_table(target, topic)
     written = (
-        write_epoch(target, TOPIC, plan, iter([with_epoch(_rows(plan), *plan.key)]))
+        write_epoch(target, topic, plan, iter([with_epoch(_rows(plan), *plan.key)]))
         for plan in plans
     )
     return WrittenEpochs(tuple(written))

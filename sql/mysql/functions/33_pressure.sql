@@ -61,7 +61,7 @@ measure: BEGIN
     JOIN topics AS t ON t.id = w.partition_id DIV 65536
     GROUP BY w.partition_id, t.max_unsequenced_events, t.max_unsequenced_bytes
     HAVING COUNT(*) >= t.max_unsequenced_events OR SUM(w.bytes) >= t.max_unsequenced_bytes;
-    DELETE FROM pressure WHERE measured_at < present;
+    DELETE FROM pressure WHERE measured_at <> present;
     UPDATE pressure_measured SET measured_at = present WHERE singleton;
     SELECT COUNT(*) INTO pressed FROM pressure AS p;
     SELECT pressed AS pressed;
@@ -103,7 +103,7 @@ check_pressure: BEGIN
     INTO pressed_topic, pressed_partition, pressed_events, pressed_bytes
     FROM pressure AS p JOIN topics AS t ON t.id = p.partition_id DIV 65536
     WHERE t.id IN (SELECT j.id FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j)
-      AND p.measured_at > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND
+      AND p.measured_at BETWEEN UTC_TIMESTAMP(6) - INTERVAL 5 SECOND AND UTC_TIMESTAMP(6) + INTERVAL 5 SECOND
     LIMIT 1;
     IF pressed_topic IS NOT NULL THEN
         CALL refuse('PS022', CONCAT(
@@ -111,7 +111,8 @@ check_pressure: BEGIN
             pressed_partition, ' of topic "', pressed_topic, '"'));
     END IF;
     SELECT MAX(m.measured_at) INTO last_measure FROM pressure_measured AS m;
-    IF NOT COALESCE(last_measure > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND, FALSE) THEN
+    IF NOT COALESCE(last_measure BETWEEN UTC_TIMESTAMP(6) - INTERVAL 5 SECOND
+                                 AND UTC_TIMESTAMP(6) + INTERVAL 5 SECOND, FALSE) THEN
         CALL refuse('PS022', 'nobody gives events their sequences: start penstock upkeep');
     END IF;
 END;

@@ -75,6 +75,36 @@ BEGIN
     CLOSE overdue;
 END;
 
+-- name: mend_deadlines
+-- Gives consumers whose last heartbeat lies ahead a lease from now on: the clock was set back since, and one that died
+-- before would keep its partitions for as long as that. One that lives beats again. The same for leases that have to be
+-- released. The caller has locked the subscription's row.
+CREATE PROCEDURE mend_deadlines(owner_id BIGINT, present DATETIME(6))
+BEGIN
+    DECLARE lease_time, release_time DOUBLE;
+    DECLARE ahead INT;
+    SELECT s.lease_seconds, s.release_seconds INTO lease_time, release_time
+    FROM subscriptions AS s WHERE s.id = owner_id;
+    -- Looked for first: an UPDATE would lock all that it passes over.
+    SELECT COUNT(*) INTO ahead
+    FROM consumers AS c WHERE c.subscription_id = owner_id AND c.heartbeat_at > present + INTERVAL 5 SECOND;
+    IF ahead > 0 THEN
+        UPDATE consumers AS c
+        SET c.deadline = present + INTERVAL lease_time * 1000000 MICROSECOND, c.heartbeat_at = present
+        WHERE c.subscription_id = owner_id AND c.heartbeat_at > present + INTERVAL 5 SECOND;
+    END IF;
+    SELECT COUNT(*) INTO ahead
+    FROM leases AS l
+    WHERE l.subscription_id = owner_id AND l.state = 'RELEASING'
+      AND l.release_deadline > present + INTERVAL (release_time + 5) * 1000000 MICROSECOND;
+    IF ahead > 0 THEN
+        UPDATE leases AS l
+        SET l.release_deadline = present + INTERVAL release_time * 1000000 MICROSECOND
+        WHERE l.subscription_id = owner_id AND l.state = 'RELEASING'
+          AND l.release_deadline > present + INTERVAL (release_time + 5) * 1000000 MICROSECOND;
+    END IF;
+END;
+
 -- name: collect_dead
 -- Removes consumers whose deadline has passed and frees their leases. It also frees leases that should have been
 -- released and are overdue. A consumer stays while one of its lease rows is locked. The caller has locked the
@@ -88,6 +118,7 @@ BEGIN
         SELECT c.id FROM consumers AS c WHERE c.subscription_id = owner_id AND c.deadline <= present ORDER BY c.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     SET expired = 0, locked = 0;
+    CALL mend_deadlines(owner_id, present);
     OPEN dead;
     consumer: LOOP
         FETCH dead INTO dead_id;
@@ -259,8 +290,11 @@ BEGIN
             UPDATE consumers AS c
             SET c.heartbeat_at = present, c.deadline = present + INTERVAL lease_time * 1000000 MICROSECOND,
                 c.check_in_at = IF(
-                    c.check_in_at <= present AND NOT c.called AND turns_until > present + INTERVAL 1 SECOND,
-                    turns_until + INTERVAL pause * RAND() * 1000000 MICROSECOND, c.check_in_at)
+                    -- Of before the clock was set back.
+                    c.check_in_at > present + INTERVAL (3 * pause + 60) * 1000000 MICROSECOND, present, IF(
+                        c.check_in_at <= present AND NOT c.called AND turns_until BETWEEN present + INTERVAL 1 SECOND
+                            AND present + INTERVAL (pause + 60) * 1000000 MICROSECOND,
+                        turns_until + INTERVAL pause * RAND() * 1000000 MICROSECOND, c.check_in_at))
             WHERE c.subscription_id = owner_id AND c.id = given_id;
         END IF;
     END LOOP;
@@ -281,7 +315,7 @@ BEGIN
     ) AS g ON g.place = r.place
     LEFT JOIN subscriptions AS s FORCE INDEX (subscriptions_name)
         ON s.name_hash = UNHEX(SHA2(n.name, 256)) AND (given_rights = 0 OR NOT reads_hidden(s.id))
-    LEFT JOIN consumers AS c
+    LEFT JOIN consumers AS c FORCE INDEX (PRIMARY)
         ON c.subscription_id = s.id AND c.id = g.id AND c.session = UNHEX(REPLACE(r.id, '-', ''))
     LEFT JOIN surveys AS v FORCE INDEX (PRIMARY) ON v.subscription_id = s.id
     ORDER BY r.place;

@@ -27,12 +27,14 @@ RETURN high_watermark(of_partition) - current_position(of_subscription, of_parti
 CREATE PROCEDURE survey(owner_id BIGINT, since DATETIME(6), is_whole BOOLEAN, present DATETIME(6), OUT looked BOOLEAN)
 survey: BEGIN
     DECLARE turn, share DOUBLE;
-    SELECT COUNT(v.made_at) = 0 INTO looked FROM surveys AS v WHERE v.subscription_id = owner_id AND v.made_at >= since;
+    -- One that lies ahead was made before the clock was set back.
+    SELECT COUNT(v.made_at) = 0 INTO looked
+    FROM surveys AS v WHERE v.subscription_id = owner_id AND v.made_at BETWEEN since AND present;
     IF NOT looked THEN
         LEAVE survey;
     END IF;
     SELECT MAX(TIMESTAMPDIFF(MICROSECOND, '2000-01-01', v.made_at)) / 1e7 INTO turn
-    FROM surveys AS v WHERE v.subscription_id = owner_id;
+    FROM surveys AS v WHERE v.subscription_id = owner_id AND v.made_at <= present;
     SET share = IF(is_whole OR turn IS NULL, 1, TIMESTAMPDIFF(MICROSECOND, '2000-01-01', present) / 1e7 - turn);
     SET turn = COALESCE(turn - FLOOR(turn), 0);
     CREATE TEMPORARY TABLE IF NOT EXISTS looked_at (
@@ -262,7 +264,10 @@ BEGIN
         WHERE r.place <= IF(r.shortage > 0, many_short, many_ample)
         ORDER BY RAND();
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    SELECT 1000000 / s.target_qps, GREATEST(v.called_until, present) INTO turn, first_turn
+    SELECT 1000000 / s.target_qps,
+           IF(v.called_until BETWEEN present AND present + INTERVAL (v.pace_seconds + 60) * 1000000 MICROSECOND,
+              v.called_until, present)
+    INTO turn, first_turn
     FROM subscriptions AS s JOIN surveys AS v ON v.subscription_id = s.id
     WHERE s.id = owner_id;
     OPEN concerned;

@@ -407,10 +407,14 @@ BEGIN
     DECLARE owners CURSOR FOR
         SELECT s.id
         FROM subscriptions AS s
-        WHERE EXISTS (SELECT * FROM consumers AS c WHERE c.subscription_id = s.id AND c.deadline <= UTC_TIMESTAMP(6))
+        WHERE EXISTS (
+                SELECT * FROM consumers AS c
+                WHERE c.subscription_id = s.id
+                  AND (c.deadline <= UTC_TIMESTAMP(6) OR c.heartbeat_at > UTC_TIMESTAMP(6) + INTERVAL 5 SECOND))
            OR EXISTS (
                 SELECT * FROM leases AS l
-                WHERE l.subscription_id = s.id AND l.state = 'RELEASING' AND l.release_deadline <= UTC_TIMESTAMP(6))
+                WHERE l.subscription_id = s.id AND l.state = 'RELEASING' AND l.release_deadline NOT BETWEEN
+                    UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL (s.release_seconds + 5) * 1000000 MICROSECOND)
         ORDER BY s.id
         LIMIT max_rows;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;

@@ -13,16 +13,6 @@ BEGIN
     RETURN newest;
 END;
 
--- name: current_undealt
--- The first sequence of a partition that the log has and a queue has not dealt.
-CREATE FUNCTION current_undealt(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
-READS SQL DATA
-BEGIN
-    DECLARE low BIGINT;
-    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
-    RETURN GREATEST(current_reached(of_subscription, of_partition) + 1, low);
-END;
-
 -- name: has_undealt
 -- Whether a partition has events that a queue has not dealt. The ends are looked up in the query: calls of functions
 -- for each partition take longer.
@@ -51,7 +41,8 @@ BEGIN
 END;
 
 -- name: has_due
--- Whether an event out of the window is due.
+-- Whether an event out of the window is due. Nothing waits for longer than a year: what does was put there before the
+-- clock was set back.
 CREATE FUNCTION has_due(of_subscription BIGINT, present DATETIME(6)) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
@@ -59,7 +50,7 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SELECT w.id INTO found
     FROM queue_waiting AS w
-    WHERE w.subscription_id = of_subscription AND w.due_at <= present
+    WHERE w.subscription_id = of_subscription AND (w.due_at <= present OR w.due_at > present + INTERVAL 366 DAY)
     LIMIT 1;
     RETURN found IS NOT NULL;
 END;
@@ -67,7 +58,8 @@ END;
 -- name: rest_after
 -- When somebody has to look at a queue again, after a look that took so many microseconds: after a tenth of a second,
 -- and so that looks take a twentieth of the time, but within five seconds. When a delayed event is due sooner, then, so
--- that looks take a sixth of it.
+-- that looks take a sixth of it. A time that is further ahead was stored before the clock was set back, and counts as
+-- over.
 CREATE FUNCTION rest_after(owner_id BIGINT, spent BIGINT) RETURNS DATETIME(6)
 READS SQL DATA
 BEGIN
@@ -101,7 +93,8 @@ turn: BEGIN
     IF NOT turned THEN
         LEAVE turn;
     END IF;
-    SELECT t.floor_id, t.last_id, t.rest_until <= present INTO floor_id, last_id, is_due
+    SELECT t.floor_id, t.last_id, t.rest_until NOT BETWEEN present AND present + INTERVAL 5 SECOND
+    INTO floor_id, last_id, is_due
     FROM queue_turns AS t WHERE t.subscription_id = owner_id;
     IF is_due THEN
         CALL end_claims(owner_id, floor_id, present, has_more);
@@ -167,7 +160,7 @@ BEGIN
         SELECT j.id FROM JSON_TABLE(CONCAT('[', ids, ']'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS j LIMIT 10000
     ) AS g
     STRAIGHT_JOIN queue_ranges AS r FORCE INDEX (PRIMARY) ON r.subscription_id = owner_id AND r.id = g.id
-    WHERE present IS NULL OR r.deadline <= present
+    WHERE present IS NULL OR r.deadline NOT BETWEEN present AND present + INTERVAL 12 HOUR
     FOR UPDATE SKIP LOCKED;
     SET SESSION group_concat_max_len = limit_before;
 END;
@@ -185,7 +178,8 @@ END;
 -- Frees the events of claims whose time is over, each alone, so that one bad event does not end the deliveries of its
 -- neighbours. Their receipts stay good until the events are handed out again. An event that was handed out too often
 -- becomes a dead letter, which counts as 25 others. A claim that somebody is just finishing is locked, and is left to
--- the next turn. has_more: it took claims, the oldest first, until they had 5,000 events.
+-- the next turn. has_more: it took claims, the oldest first, until they had 5,000 events. No claim is longer than 12
+-- hours: one that ends later was made before the clock was set back, and is over.
 CREATE PROCEDURE end_claims(owner_id BIGINT, floor_id BIGINT, present DATETIME(6), OUT has_more BOOLEAN)
 BEGIN
     DECLARE ids, pieces LONGTEXT;
@@ -200,7 +194,8 @@ BEGIN
         FROM (
             SELECT r.id, (r.last_sequence - r.first_sequence + 1) * IF(r.deliveries < most, 1, 25) AS work
             FROM queue_ranges AS r
-            WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.deadline <= present
+            WHERE r.subscription_id = owner_id AND r.id >= floor_id
+              AND r.deadline NOT BETWEEN present AND present + INTERVAL 12 HOUR
             ORDER BY r.id
             LIMIT 5000
         ) AS n
@@ -285,7 +280,7 @@ BEGIN
     SELECT GROUP_CONCAT(o.id ORDER BY o.due_at, o.id) INTO ids
     FROM (
         SELECT w.id, w.due_at FROM queue_waiting AS w
-        WHERE w.subscription_id = owner_id AND w.due_at <= present
+        WHERE w.subscription_id = owner_id AND (w.due_at <= present OR w.due_at > present + INTERVAL 366 DAY)
         ORDER BY w.due_at
         LIMIT room
     ) AS o;
@@ -473,7 +468,7 @@ BEGIN
     DECLARE idle CURSOR FOR
         SELECT t.subscription_id
         FROM queue_turns AS t
-        WHERE t.rest_until <= UTC_TIMESTAMP(6) AND EXISTS (
+        WHERE t.rest_until NOT BETWEEN UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL 5 SECOND AND EXISTS (
             SELECT * FROM leases AS l
             WHERE l.subscription_id = t.subscription_id
               AND current_position(t.subscription_id, l.partition_id)

@@ -137,7 +137,8 @@ BEGIN
     DECLARE floor_id, free_id, last_id, highest BIGINT;
     DECLARE tries INT DEFAULT 0;
     DECLARE is_due, turned BOOLEAN DEFAULT FALSE;
-    SELECT t.floor_id, t.free_id, t.last_id, t.rest_until <= present INTO floor_id, free_id, last_id, is_due
+    SELECT t.floor_id, t.free_id, t.last_id, t.rest_until NOT BETWEEN present AND present + INTERVAL 5 SECOND
+    INTO floor_id, free_id, last_id, is_due
     FROM queue_turns AS t WHERE t.subscription_id = owner_id;
     IF is_due AND (floor_id <= last_id OR has_due(owner_id, present)
                    OR (kept_order = 'key' AND has_unsure(owner_id))) THEN

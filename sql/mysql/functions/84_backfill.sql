@@ -197,8 +197,11 @@ BEGIN
         SELECT r.id
         FROM backfill_requests AS r
         WHERE r.state IN ('waiting', 'running')
-          AND (r.state = 'running' OR r.not_before <= UTC_TIMESTAMP(6))
-          AND (r.state = 'waiting' OR r.deadline <= UTC_TIMESTAMP(6))
+          -- The longest legal times: what is further ahead was stored before the clock was set back.
+          AND (r.state = 'running'
+               OR r.not_before NOT BETWEEN UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL 1 HOUR)
+          AND (r.state = 'waiting'
+               OR r.deadline NOT BETWEEN UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL 1 DAY)
           AND (asked IS NULL OR r.id = asked)
           AND (kinds IS NULL OR JSON_CONTAINS(kinds, JSON_QUOTE(r.kind))) AND sees_topic(r.topic_id, 'operate')
         ORDER BY r.priority DESC, r.id
@@ -214,8 +217,10 @@ BEGIN
         SELECT r.id INTO taken
         FROM backfill_requests AS r
         WHERE r.id = candidate
-          AND (r.state = 'waiting' AND r.not_before <= UTC_TIMESTAMP(6)
-               OR r.state = 'running' AND r.deadline <= UTC_TIMESTAMP(6))
+          AND (r.state = 'waiting'
+               AND r.not_before NOT BETWEEN UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL 1 HOUR
+               OR r.state = 'running'
+                  AND r.deadline NOT BETWEEN UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL 1 DAY)
         FOR UPDATE SKIP LOCKED;
         IF taken IS NOT NULL THEN
             LEAVE search;

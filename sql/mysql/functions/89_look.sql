@@ -1,3 +1,13 @@
+-- name: current_undealt
+-- The first sequence of a partition that the log has and a queue has not dealt.
+CREATE FUNCTION current_undealt(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
+READS SQL DATA
+BEGIN
+    DECLARE low BIGINT;
+    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
+    RETURN GREATEST(current_reached(of_subscription, of_partition) + 1, low);
+END;
+
 -- name: is_in_hand
 -- Whether an event that a queue has dealt is not finished: then the position before it cannot move.
 CREATE FUNCTION is_in_hand(owner_id BIGINT, part_id BIGINT, sequence BIGINT, floor_id BIGINT) RETURNS BOOLEAN

@@ -85,14 +85,16 @@ BEGIN
     SELECT t.address, p.partition_id & 65535 AS partition, p.events, p.bytes INTO pressed
     FROM pressure AS p JOIN topics AS t ON t.id = p.partition_id >> 16
     WHERE p.partition_id = ANY (partition_ids) AND t.address = ANY (limited)
-      AND p.measured_at > clock_timestamp() - interval '5 seconds'
+      AND p.measured_at BETWEEN clock_timestamp() - interval '5 seconds' AND clock_timestamp() + interval '5 seconds'
     LIMIT 1;
     IF FOUND THEN
         PERFORM refuse('PS022', format('topic "%s" partition %s: %s events of %s bytes wait for their sequence',
                                        pressed.address, pressed.partition, pressed.events, pressed.bytes),
                        'Publish again later; nothing was published.');
     ELSIF NOT EXISTS (
-        SELECT FROM pressure_measured AS m WHERE m.measured_at > clock_timestamp() - interval '5 seconds'
+        SELECT FROM pressure_measured AS m
+        WHERE m.measured_at BETWEEN clock_timestamp() - interval '5 seconds'
+              AND clock_timestamp() + interval '5 seconds'
     ) AND EXISTS (SELECT FROM waiting_events(1)) THEN
         PERFORM refuse('PS022', format('topic "%s": nobody gives events their sequences', limited[1]),
                        'Start the sequencer: penstock upkeep, or once: penstock sequence. Nothing was published.');

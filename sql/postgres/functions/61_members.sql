@@ -93,6 +93,42 @@ BEGIN
 END
 $$;
 
+-- name: mend_deadlines
+-- Gives consumers whose last heartbeat lies ahead a lease from now on: the clock was set back since, and one that died
+-- before would keep its partitions for as long as that. One that lives beats again. The same for leases that have to be
+-- released. The caller has locked the subscription's row.
+CREATE OR REPLACE FUNCTION mend_deadlines(subscription_id bigint, now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    lease interval;
+    release interval;
+BEGIN
+    SELECT make_interval(secs => s.lease_seconds), make_interval(secs => s.release_seconds) INTO lease, release
+    FROM subscriptions AS s WHERE s.id = mend_deadlines.subscription_id;
+    WITH ahead AS MATERIALIZED (
+        SELECT a.id
+        FROM consumers AS a
+        WHERE a.subscription_id = mend_deadlines.subscription_id AND a.heartbeat_at > now + interval '5 seconds'
+        ORDER BY a.id
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE consumers AS c SET deadline = now + lease, heartbeat_at = now
+    FROM ahead AS a
+    WHERE c.subscription_id = mend_deadlines.subscription_id AND c.id = a.id;
+    WITH ahead AS MATERIALIZED (
+        SELECT a.partition_id
+        FROM leases AS a
+        WHERE a.subscription_id = mend_deadlines.subscription_id AND a.state = 'RELEASING'
+          AND a.release_deadline > now + release + interval '5 seconds'
+        ORDER BY a.partition_id
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE leases AS l SET release_deadline = now + release
+    FROM ahead AS a
+    WHERE l.subscription_id = mend_deadlines.subscription_id AND l.partition_id = a.partition_id;
+END
+$$;
+
 -- name: collect_dead
 -- Removes consumers whose deadline has passed and frees their leases. It also frees leases that should have been
 -- released and are overdue. A consumer stays while one of its lease rows is locked. The caller has locked the
@@ -106,6 +142,7 @@ DECLARE
     blocked integer;
 BEGIN
     expired := 0; locked := 0;
+    PERFORM mend_deadlines(collect_dead.subscription_id, now);
     FOR dead IN
         SELECT c.id FROM consumers AS c
         WHERE c.subscription_id = collect_dead.subscription_id AND c.deadline <= now
@@ -200,7 +237,10 @@ BEGIN
         END IF;
         UPDATE consumers AS c
         SET heartbeat_at = now, deadline = now + lease, check_in_at = CASE
-                WHEN c.check_in_at <= now AND NOT c.called AND turns_until > now + interval '1 second'
+                -- Of before the clock was set back.
+                WHEN c.check_in_at > now + 3 * pause + interval '1 minute' THEN now
+                WHEN c.check_in_at <= now AND NOT c.called AND turns_until
+                    BETWEEN now + interval '1 second' AND now + pause + interval '1 minute'
                 THEN turns_until + pause * random()
                 ELSE c.check_in_at END
         WHERE c.ctid = (

@@ -71,7 +71,8 @@ DECLARE
     known surveys%ROWTYPE;
     turn double precision;
 BEGIN
-    SELECT * INTO known FROM surveys AS v WHERE v.subscription_id = owner.id;
+    -- One that lies ahead was made before the clock was set back.
+    SELECT * INTO known FROM surveys AS v WHERE v.subscription_id = owner.id AND v.made_at <= now;
     IF known.made_at >= since THEN
         RETURN false;
     END IF;
@@ -274,7 +275,11 @@ DECLARE
     first_turn timestamptz;
     called integer;
 BEGIN
-    SELECT GREATEST(v.called_until, now) INTO first_turn FROM surveys AS v WHERE v.subscription_id = owner.id;
+    SELECT CASE WHEN v.called_until BETWEEN now AND now + make_interval(secs => v.pace_seconds + 60)
+                THEN v.called_until ELSE now END
+    INTO first_turn
+    FROM surveys AS v
+    WHERE v.subscription_id = owner.id;
     WITH chosen AS (
         SELECT c.id
         FROM consumers AS c

@@ -339,10 +339,13 @@ BEGIN
         SELECT s.id
         FROM subscriptions AS s
         WHERE EXISTS (
-                SELECT FROM consumers AS c WHERE c.subscription_id = s.id AND c.deadline <= clock_timestamp())
+                SELECT FROM consumers AS c
+                WHERE c.subscription_id = s.id
+                  AND (c.deadline <= clock_timestamp() OR c.heartbeat_at > clock_timestamp() + interval '5 seconds'))
            OR EXISTS (
                 SELECT FROM leases AS l
-                WHERE l.subscription_id = s.id AND l.state = 'RELEASING' AND l.release_deadline <= clock_timestamp())
+                WHERE l.subscription_id = s.id AND l.state = 'RELEASING' AND l.release_deadline
+                    NOT BETWEEN clock_timestamp() AND clock_timestamp() + make_interval(secs => s.release_seconds + 5))
         ORDER BY s.id
         LIMIT max_rows
         FOR NO KEY UPDATE OF s SKIP LOCKED

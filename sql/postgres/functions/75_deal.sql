@@ -45,13 +45,15 @@ END
 $$;
 
 -- name: has_due
--- Whether an event out of the window is due.
+-- Whether an event out of the window is due. Nothing waits for longer than a year: what does was put there before the
+-- clock was set back.
 CREATE OR REPLACE FUNCTION has_due(subscription_id bigint, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN EXISTS (
         SELECT FROM queue_waiting AS w
-        WHERE w.subscription_id = has_due.subscription_id AND w.due_at <= has_due.now);
+        WHERE w.subscription_id = has_due.subscription_id
+          AND (w.due_at <= has_due.now OR w.due_at > has_due.now + interval '366 days'));
 END
 $$;
 
@@ -100,7 +102,7 @@ BEGIN
         RETURN false;
     END IF;
     last := newest_turn(queue.subscription_id);
-    is_due := last.rest_until <= begun;
+    is_due := last.rest_until <= begun OR last.rest_until > begun + interval '5 seconds';
     SELECT c.last_value - (NOT c.is_called)::integer INTO before FROM queue_ranges_id AS c;
     IF before < last.last_id THEN
         -- What is dealt would stand below the first free range, where no receiver looks.
@@ -116,7 +118,7 @@ BEGIN
                    AS events,
                COALESCE(sum(r.last_sequence - r.first_sequence + 1) FILTER (WHERE r.token IS NULL), 0)::bigint
                    AS free_events,
-               COALESCE(bool_or(r.deadline <= begun), false) AS has_ended
+               COALESCE(bool_or(r.deadline NOT BETWEEN begun AND begun + interval '12 hours'), false) AS has_ended
         INTO seen
         FROM queue_ranges AS r
         WHERE r.subscription_id = queue.subscription_id AND r.id >= last.floor_id;
@@ -160,7 +162,8 @@ $$;
 -- name: rest_after
 -- When somebody has to look at a queue again, after a look that began at begun: after a tenth of a second, and so that
 -- looks take a twentieth of the time, but within five seconds: one that had to wait for somebody would keep what is due
--- from everybody for long. When a delayed event is due sooner, then, so that looks take a sixth of it.
+-- from everybody for long. When a delayed event is due sooner, then, so that looks take a sixth of it. A time that is
+-- further ahead was stored before the clock was set back, and counts as over.
 CREATE OR REPLACE FUNCTION rest_after(owner_id bigint, begun timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -180,7 +183,8 @@ $$;
 -- neighbours. Their receipts stay good until the events are handed out again. An event that was handed out too often
 -- becomes a dead letter. A claim that somebody is just finishing is locked, and is left to the next turn. Returns
 -- whether there may be more: it takes claims, the oldest first, until they have 5,000 events. To make a dead letter
--- takes as long as 25 others: it is copied.
+-- takes as long as 25 others: it is copied. No claim is longer than 12 hours: one that ends later was made before the
+-- clock was set back, and is over.
 CREATE OR REPLACE FUNCTION end_claims(queue queues, floor_id bigint, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -193,7 +197,7 @@ BEGIN
                      * CASE WHEN r.deliveries < queue.max_deliveries THEN 1 ELSE 25 END AS work
         FROM queue_ranges AS r
         WHERE r.subscription_id = queue.subscription_id AND r.id >= end_claims.floor_id
-          AND r.deadline <= end_claims.now
+          AND r.deadline NOT BETWEEN end_claims.now AND end_claims.now + interval '12 hours'
         ORDER BY r.id
         LIMIT 5000
         FOR UPDATE SKIP LOCKED
@@ -264,7 +268,8 @@ BEGIN
     WITH due AS MATERIALIZED (
         SELECT w.id, w.due_at
         FROM queue_waiting AS w
-        WHERE w.subscription_id = owner_id AND w.due_at <= bring_due.now
+        WHERE w.subscription_id = owner_id
+          AND (w.due_at <= bring_due.now OR w.due_at > bring_due.now + interval '366 days')
         ORDER BY w.due_at
         LIMIT GREATEST(room, 0)
         FOR UPDATE SKIP LOCKED
@@ -409,7 +414,8 @@ BEGIN
     FOR queue IN
         SELECT q.*
         FROM queues AS q
-        WHERE (newest_turn(q.subscription_id)).rest_until <= clock_timestamp() AND EXISTS (
+        WHERE (newest_turn(q.subscription_id)).rest_until
+                  NOT BETWEEN clock_timestamp() AND clock_timestamp() + interval '5 seconds' AND EXISTS (
             SELECT FROM leases AS l
             CROSS JOIN LATERAL (
                 SELECT o.position, o.reached

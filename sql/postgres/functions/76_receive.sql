@@ -35,7 +35,8 @@ BEGIN
       AND current_setting('transaction_isolation') = 'read committed'
       AND (NOT EXISTS (SELECT FROM namespace_grants) OR may_use(s.id, 'receive'))
       AND COALESCE(receive.visibility_seconds, q.visibility_seconds) BETWEEN 0 AND 43200
-      AND t.range_size = receive.max_events AND t.rest_until > clock_timestamp();
+      AND t.range_size = receive.max_events
+      AND t.rest_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '5 seconds';
     IF FOUND THEN
         UPDATE queue_ranges AS r
         SET token = gen_random_uuid(), deadline = look.deadline, deliveries = r.deliveries + 1,
@@ -202,7 +203,7 @@ BEGIN
         RETURN CASE WHEN one.id IS NULL THEN '{}' ELSE ARRAY[one] END;
     END IF;
     deadline := clock_timestamp() + make_interval(secs => visibility_seconds);
-    IF last.rest_until <= clock_timestamp() AND (
+    IF last.rest_until NOT BETWEEN clock_timestamp() AND clock_timestamp() + interval '5 seconds' AND (
         last.floor_id <= last.last_id OR has_due(queue.subscription_id, clock_timestamp())
         OR (queue."order" = 'key' AND has_unsure(queue.subscription_id)))
         AND turn_queue(queue, max_events)

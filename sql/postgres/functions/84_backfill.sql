@@ -203,7 +203,9 @@ BEGIN
         SELECT r.* INTO taken
         FROM backfill_requests AS r
         WHERE r.state IN ('waiting', 'running')
-          AND ((r.state = 'waiting' AND r.not_before <= moment) OR (r.state = 'running' AND r.deadline <= moment))
+          -- The longest legal times: what is further ahead was stored before the clock was set back.
+          AND ((r.state = 'waiting' AND r.not_before NOT BETWEEN moment AND moment + interval '1 hour')
+               OR (r.state = 'running' AND r.deadline NOT BETWEEN moment AND moment + interval '1 day'))
           AND (claim_backfill.request IS NULL OR r.id = claim_backfill.request)
           AND (kinds IS NULL OR r.kind = ANY (kinds)) AND sees_topic(r.topic_id, 'operate')
         ORDER BY r.priority DESC, r.id

@@ -323,9 +323,9 @@ MUTANTS = {
         "mysql": ("claim_ranges", [("AND r.token IS NULL", "")]),
     },
     "expiry": {
-        "postgres": ("end_claims", [("AND r.deadline <= end_claims.now", "AND false")]),
+        "postgres": ("end_claims", [("AND r.deadline NOT", "AND false AND r.deadline NOT")]),
         "memory": ("queues._chosen", [("if each.is_free(now)", "if not each.begun")]),
-        "mysql": ("end_claims", [("AND r.deadline <= present", "AND false")]),
+        "mysql": ("end_claims", [("AND r.deadline NOT", "AND FALSE AND r.deadline NOT")]),
     },
 }  # fmt: skip
 
