@@ -12,6 +12,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
+from penstock.database.mysql import limits
 from penstock.driver_errors import errno_of
 from penstock.errors import TransactionRolledBack
 
@@ -42,6 +43,16 @@ class Blocks:
         begun = bool(self.server_status & _IN_TRANSACTION)
         with _savepoint(self) if begun else _whole(self):
             yield self
+
+    def commit(self) -> None:
+        """Commit.  The session gets its own time limit back, if a call has set one."""
+        super().commit()  # type: ignore[misc]
+        limits.lift_noted(self)
+
+    def rollback(self) -> None:
+        """Roll back.  The session gets its own time limit back, if a call has set one."""
+        super().rollback()  # type: ignore[misc]
+        limits.lift_noted(self)
 
     def __exit__(
         self: Any,

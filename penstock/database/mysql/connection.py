@@ -18,6 +18,7 @@ from typing import Any
 from penstock.database import catalog, config
 from penstock.database.catalog import Statement
 from penstock.database.dialect import Row, on_sqlalchemy, tuples
+from penstock.database.mysql import limits
 from penstock.database.mysql.opening import is_mariadb, load_pymysql, opened, words
 from penstock.driver_errors import driver_error, errno_of
 from penstock.errors import PenstockError
@@ -100,6 +101,8 @@ class MySQL:
 
     def atomic(self, connection: Any, statement: Statement) -> AbstractContextManager[Any]:
         """An error undoes a statement that changes something, in a transaction or not."""
+        if limits.limited:
+            _lift_ended(connection)
         return nullcontext() if statement.reads else _whole(connection, statement)
 
     def is_alone(self, connection: Any) -> bool:
@@ -159,15 +162,6 @@ def took_savepoint(driver: Any, name: str) -> bool:
     return True
 
 
-def lift_limit(driver: Any) -> None:
-    """After a transaction that held a lease row: restore the session's own time limit.
-
-    Only MySQL needs this, because its limit is for sessions.  MariaDB has one for transactions.
-    """
-    if not is_mariadb(str(getattr(driver, "server_version", ""))):
-        driver.query(f"CALL `{config.schema_name()}`.lift_limit()")
-
-
 @contextmanager
 def _whole(connection: Any, statement: Statement) -> Iterator[None]:
     from penstock.database.unwrap import driver_connection
@@ -184,6 +178,17 @@ def _whole(connection: Any, statement: Statement) -> Iterator[None]:
     except BaseException:
         undo_call(driver)
         raise
+    if statement.limits:
+        limits.note(connection, driver)
+
+
+def _lift_ended(connection: Any) -> None:
+    """Before a call: the transaction that had a limit may have ended."""
+    from penstock.database.unwrap import driver_connection
+
+    driver = driver_connection(connection)
+    if driver in limits.limited and in_transaction(driver) is False:
+        limits.lift_noted(driver)
 
 
 @contextmanager
@@ -203,7 +208,7 @@ def _own_transaction(driver: Any, statement: Statement) -> Iterator[None]:
         yield
         if statement.limits:
             driver.commit()
-            lift_limit(driver)
+            limits.lift(driver)
         driver.query(end)
     except BaseException:
         # When the connection is gone, the server rolls back itself.

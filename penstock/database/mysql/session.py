@@ -11,7 +11,8 @@ from typing import Any
 
 from penstock.database import calls
 from penstock.database.dialect import Bell, Ear
-from penstock.database.mysql.connection import in_transaction, lift_limit, took_savepoint
+from penstock.database.mysql import limits
+from penstock.database.mysql.connection import in_transaction, took_savepoint
 from penstock.database.wake import Wake
 
 #: Pauses between two looks at a log that cannot notify: about twelve looks a second when idle.
@@ -72,6 +73,7 @@ class MySQLWork:
         connection.query("SAVEPOINT penstock_work")
         try:
             yield
+            limits.forget(connection)  # it is lifted below, also where a handler's own SQL set it
             connection.commit()
         except BaseException:
             # When the connection is gone, the server rolls back itself.
@@ -81,7 +83,7 @@ class MySQLWork:
         finally:
             with contextlib.suppress(Exception):  # the connection is gone: the loop notices it
                 connection.autocommit(True)
-                lift_limit(connection)
+                limits.lift(connection)
 
     def is_broken(self, connection: Any) -> bool:
         """Whether the savepoint is gone: a deadlock or the block itself ended the transaction.
