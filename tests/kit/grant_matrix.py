@@ -153,7 +153,7 @@ publish_packed          . . o p .
 publish_staged          . . o p .
 publish_text            . . o p .
 published_unkeyed       . . o . .
-purge                   . . o . .
+purge                   c . o . .
 put_rehydrated          . . o . .
 queue_pointers          c . o . .
 queue_statistics        c . o . .

@@ -26,6 +26,10 @@ from penstock.errors import PenstockError
 #: How many seconds a transaction of a single call may be idle before its COMMIT.
 OWN_IDLE_SECONDS = 3
 
+#: A call lengthens it for itself.  One that was killed has not put it back.
+_LIMIT = "@@SESSION.group_concat_max_len"
+_SHORTENED = f"SET {_LIMIT} = IF({_LIMIT} = 4294967295, @@GLOBAL.group_concat_max_len, {_LIMIT})"
+
 _DRIVERS = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
 _TINY, _TIMESTAMP, _DATETIME = 1, 7, 12  # types of columns in the protocol
@@ -147,6 +151,7 @@ def undo_call(driver: Any) -> None:
     already, or has not begun, has no savepoint, and then this changes nothing.
     """
     with suppress(Exception), closing(_cursor(driver)) as cursor:
+        cursor.execute(_SHORTENED)
         cursor.execute("ROLLBACK TO SAVEPOINT penstock_call")
         cursor.execute("RELEASE SAVEPOINT penstock_open")
 
@@ -215,6 +220,7 @@ def _own_transaction(driver: Any, statement: Statement) -> Iterator[None]:
         if getattr(driver, "open", True):
             driver.rollback()
             driver.query(end)
+            driver.query(_SHORTENED)
         raise
 
 

@@ -398,7 +398,7 @@ END;
 -- name: sweep
 -- Removes the dead consumers of all subscriptions, as check-ins do; this is for subscriptions in which no consumer
 -- checks in any more. A subscription whose row is locked has a check-in right now, and is skipped. Then moves the
--- positions of queues from which nobody receives. Raises PS018.
+-- positions of queues from which nobody receives. Raises PS006, PS018.
 CREATE PROCEDURE sweep(max_rows INT)
 BEGIN
     DECLARE found_id, owner_id BIGINT;
@@ -421,6 +421,9 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('sweep()');
     CALL require_read_committed('sweep()');
+    IF NOT COALESCE(max_rows BETWEEN 1 AND 100000, FALSE) THEN
+        CALL refuse('PS006', CONCAT('a sweep of ', COALESCE(max_rows, 'NULL'), ' subscriptions: use 1 to 100,000'));
+    END IF;
     OPEN owners;
     each_owner: LOOP
         FETCH owners INTO found_id;

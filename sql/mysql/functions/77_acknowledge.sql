@@ -32,7 +32,7 @@ BEGIN
             FROM JSON_TABLE(tokens, '$[*]' COLUMNS (place FOR ORDINALITY, token VARCHAR(36) PATH '$')) AS j
             LIMIT 1000000
         ) AS t ON t.place = c.place
-        WHERE c.claim IS NOT NULL
+        WHERE c.claim >= 1
           AND IF(f.sequence >= 1 AND l.sequence >= f.sequence, l.sequence - f.sequence <= 999, FALSE)
           AND REPLACE(t.token, '-', '') REGEXP '^[0-9a-fA-F]{32}$';
     END IF;

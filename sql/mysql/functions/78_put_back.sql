@@ -2,7 +2,7 @@
 -- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back, behind what
 -- is dealt already (at most 20,000 events), and the delivery counts. A body, for one event, goes with all later
 -- hand-outs in place of the payload; the log keeps what was published, and an erased event takes none. Returns a row
--- for each range of a new claim. Raises PS006, PS013, PS018, PS042, PS043, PS044.
+-- for each range of a new claim. Raises PS004, PS006, PS013, PS018, PS042, PS043, PS044.
 CREATE PROCEDURE extend(
     subscription LONGTEXT, claims JSON, first_sequences JSON, last_sequences JSON, tokens JSON,
     visibility_seconds DOUBLE, body LONGBLOB
@@ -25,6 +25,7 @@ BEGIN
     END IF;
     CALL take_out(owner_id, claims, first_sequences, last_sequences, tokens, FALSE, pieces, settled);
     IF body IS NOT NULL THEN
+        CALL require_body(JSON_EXTRACT(pieces, '$[0][3]') + 0, LENGTH(body));
         CALL copy_out(owner_id, pieces);
         UPDATE JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (waiting_id BIGINT PATH '$[7]')) AS p
         STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
@@ -38,6 +39,18 @@ BEGIN
     END IF;
     DO LAST_INSERT_ID(id_before);
     CALL end_call();
+END;
+
+-- name: require_body
+-- Checks the length of a body that an event gets in place of its payload: the topic's limit holds. Raises PS004.
+CREATE PROCEDURE require_body(part_id BIGINT, body_bytes BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE longest INT;
+    SELECT MAX(t.max_payload_bytes) INTO longest FROM topics AS t WHERE t.id = part_id >> 16;
+    IF body_bytes > longest THEN
+        CALL refuse('PS004', CONCAT('the body has ', body_bytes, ' bytes, the limit of the topic is ', longest));
+    END IF;
 END;
 
 -- name: put_back

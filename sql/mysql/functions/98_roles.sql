@@ -29,7 +29,7 @@ BEGIN
             finish_redriven fail_redriven redrive dead_letter_of reset_subscription pause_subscription
             resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts list_skips
+            subscription_statistics dead_letter_counts list_skips purge
             receive acknowledge extend release_claims reject peek queue_statistics
             queue_pointers describe_queue configure_queue'
         UNION ALL SELECT 'reader', '

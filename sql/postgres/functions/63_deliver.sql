@@ -324,7 +324,7 @@ $$;
 -- name: sweep
 -- Removes the dead consumers of all subscriptions, as check-ins do; this is for subscriptions in which no consumer
 -- checks in any more. A subscription whose row is locked has a check-in right now, and is skipped. Then moves the
--- positions of queues from which nobody receives. Raises PS018.
+-- positions of queues from which nobody receives. Raises PS006, PS018.
 CREATE OR REPLACE FUNCTION sweep(
     max_rows integer DEFAULT 1000, OUT expired_consumers integer, OUT locked_leases integer
 )
@@ -334,6 +334,9 @@ DECLARE
     found_here record;
 BEGIN
     PERFORM require_read_committed('sweep()');
+    IF max_rows IS NULL OR max_rows NOT BETWEEN 1 AND 100000 THEN
+        PERFORM refuse('PS006', format('a sweep of %s subscriptions', max_rows), 'Use 1 to 100,000.');
+    END IF;
     expired_consumers := 0; locked_leases := 0;
     FOR owner IN
         SELECT s.id

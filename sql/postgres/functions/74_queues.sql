@@ -82,6 +82,9 @@ BEGIN
     PERFORM FROM subscriptions AS s WHERE s.id = present.subscription_id FOR NO KEY UPDATE;
     -- As they are under the lock: somebody else may have set some of them meanwhile.
     present := require_queue(subscription, 'consume');
+    IF jsonb_typeof(settings) IS DISTINCT FROM 'object' THEN
+        PERFORM refuse('PS006', 'the settings of a queue are not a JSON object', 'Give {"setting": value}.');
+    END IF;
     SELECT g.key, g.value INTO bad
     FROM jsonb_each(configure_queue.settings - 'order') AS g
     LEFT JOIN queue_bounds() AS b ON b.setting = g.key
@@ -89,7 +92,7 @@ BEGIN
        OR NOT (g.value #>> '{}')::numeric BETWEEN b.lowest::numeric AND b.highest::numeric
        OR (b.is_whole AND (g.value #>> '{}')::numeric <> trunc((g.value #>> '{}')::numeric))
     LIMIT 1;
-    IF FOUND OR settings IS NULL THEN
+    IF FOUND THEN
         PERFORM refuse('PS006', format('the setting %s of a queue cannot be %s', left(bad.key, 100),
                                        left(bad.value::text, 100)),
                        (SELECT 'There are: '

@@ -1,5 +1,6 @@
 -- name: require_receipts
--- Refuses receipts that cannot be read (PS043): arrays that differ in length, NULLs, and events that are named twice.
+-- Refuses receipts that cannot be read (PS043): arrays that differ in length, have two dimensions or do not begin at 1,
+-- NULLs, and events that are named twice.
 CREATE OR REPLACE FUNCTION require_receipts(
     claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[]
 ) RETURNS void
@@ -7,8 +8,13 @@ LANGUAGE plpgsql AS $$
 DECLARE
     entries integer := cardinality(claims);
 BEGIN
-    IF entries BETWEEN 1 AND 10000 AND (cardinality(first_sequences), cardinality(last_sequences), cardinality(tokens))
-        = (entries, entries, entries)
+    IF entries BETWEEN 1 AND 10000
+        AND (array_ndims(claims), array_ndims(first_sequences), array_ndims(last_sequences), array_ndims(tokens))
+            = (1, 1, 1, 1)
+        AND (array_lower(claims, 1), array_lower(first_sequences, 1), array_lower(last_sequences, 1),
+             array_lower(tokens, 1)) = (1, 1, 1, 1)
+        AND (cardinality(first_sequences), cardinality(last_sequences), cardinality(tokens))
+            = (entries, entries, entries)
         AND array_position(tokens, NULL) IS NULL AND NOT EXISTS (
             SELECT
             FROM (

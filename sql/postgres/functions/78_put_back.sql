@@ -2,7 +2,7 @@
 -- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back, behind what
 -- is dealt already (at most 20,000 events), and the delivery counts. A body, for one event, goes with all later
 -- hand-outs in place of the payload; the log keeps what was published, and an erased event takes none. Returns a row
--- for each range of a new claim. Raises PS006, PS013, PS018, PS042, PS043, PS044.
+-- for each range of a new claim. Raises PS004, PS006, PS013, PS018, PS042, PS043, PS044.
 CREATE OR REPLACE FUNCTION extend(
     subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
     visibility_seconds double precision, body bytea DEFAULT NULL
@@ -22,6 +22,7 @@ BEGIN
     END IF;
     pieces := (take_out(queue, claims, first_sequences, last_sequences, tokens, false)).pieces;
     IF body IS NOT NULL THEN
+        PERFORM require_body(pieces[1].partition_id, body);
         pieces := copy_out(queue, pieces);
         UPDATE queue_waiting AS w SET body = "extend".body
         WHERE w.id = ANY (ARRAY(SELECT p.waiting_id FROM unnest(pieces) AS p))
@@ -52,6 +53,20 @@ BEGIN
         ON p.partition_id = n.partition_id AND p.first_sequence = n.first_sequence
         AND p.waiting_id IS NOT DISTINCT FROM n.waiting_id
     ORDER BY p.entry, n.first_sequence;
+END
+$$;
+
+-- name: require_body
+-- Checks the length of a body that an event gets in place of its payload: the topic's limit holds. Raises PS004.
+CREATE OR REPLACE FUNCTION require_body(part_id bigint, body bytea) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    longest integer := (SELECT t.max_payload_bytes FROM topics AS t WHERE t.id = part_id >> 16);
+BEGIN
+    IF octet_length(body) > longest THEN
+        PERFORM refuse('PS004', format('the body has %s bytes, the limit of the topic is %s', octet_length(body),
+                                       longest), 'Keep large data elsewhere and say where it is.');
+    END IF;
 END
 $$;
 
@@ -179,6 +194,8 @@ BEGIN
     PERFORM FROM queues AS q WHERE q.subscription_id = queue.subscription_id FOR NO KEY UPDATE;
     PERFORM FROM leases AS l WHERE l.subscription_id = queue.subscription_id ORDER BY l.partition_id FOR NO KEY UPDATE;
     SELECT c.ready + c.in_flight + c.delayed INTO size FROM queue_counts(queue.subscription_id) AS c;
+    -- In the order of workers, who lock the claims of a call by their ids.
+    PERFORM FROM queue_ranges AS r WHERE r.subscription_id = queue.subscription_id ORDER BY r.id FOR UPDATE;
     DELETE FROM queue_ranges AS r WHERE r.subscription_id = queue.subscription_id;
     PERFORM record_copies(queue.subscription_id);
     DELETE FROM queue_waiting AS w WHERE w.subscription_id = queue.subscription_id;

@@ -24,7 +24,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             fail_redriven redrive dead_letter_of
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts list_skips
+            subscription_statistics dead_letter_counts list_skips purge
             receive acknowledge extend release_claims reject peek queue_statistics
             queue_pointers describe_queue configure_queue'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
