@@ -83,7 +83,7 @@ format: $(READY) ## Format the code and repair what the linter can
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(READY) ## Measure against the bare table; ONLY=publish measures one thing, ENGINE=mysql on one engine
+bench: $(READY) ## Measure against the bare table; ONLY=publish measures one thing, ENGINE=mysql on one engine, ENGINE=postgres-15 on an older version
 	@$(JAVA_OPTIONAL) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
 .PHONY: chart

@@ -34,7 +34,7 @@ from benchmarks import (
     sequence,
     single,
 )
-from benchmarks.engines import ENGINES, Opens
+from benchmarks.engines import ENGINES, OLDER, Opens
 from benchmarks.measure import Case, Figure, Gap, Settings, measure
 from benchmarks.peers import peers
 from benchmarks.spark import cases as spark
@@ -108,11 +108,11 @@ def run(
     """Measure the groups on each of their engines.  An engine that is missing is named."""
     figures: list[Figure] = []
     for engine in engines:
-        chosen = [group for group in groups if engine in GROUPS[group].engines]
+        chosen = [group for group in groups if engine in measured_on(group)]
         if not chosen:
             continue
         try:
-            with ENGINES[engine]() as opens:
+            with (ENGINES | OLDER)[engine]() as opens:
                 for group in chosen:
                     found = _measured(console, group, opens, settings)
                     figures.extend(replace(each, engine=engine) for each in found)
@@ -120,6 +120,12 @@ def run(
             console.print(f"{engine}: not measured, {error}")
     console.print(f"done; {report.busy()}")
     return figures
+
+
+def measured_on(group: str) -> set[str]:
+    """The engines of a group.  What runs on every engine runs on older versions too."""
+    engines = set(GROUPS[group].engines)
+    return engines | OLDER.keys() if engines == ENGINES.keys() else engines
 
 
 def _measured(console: Console, group: str, opens: Opens, settings: Settings) -> Iterator[Figure]:
@@ -144,7 +150,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--only", choices=list(GROUPS), action="append", help="a group to measure; may be repeated"
     )
     parser.add_argument(
-        "--engine", choices=list(ENGINES), action="append",
+        "--engine", choices=[*ENGINES, *OLDER], action="append",
         help="an engine to measure on; may be repeated",
     )  # fmt: skip
     parser.add_argument("--rows", type=_positive, help="rows in each run, instead of the default")

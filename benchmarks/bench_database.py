@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from penstock.publishing.bulk import publish_bulk
 from penstock.records import Message
 from penstock.topics import names
 from resources.embedded import EmbeddedPostgres
+from tools.servers.postgres_matrix import MatrixPostgres
 
 BARE_COLUMNS = ("id", "key", "type", "content_type", "headers", "payload")
 FILL = 200_000  # events of one transaction
@@ -162,11 +164,14 @@ class BenchDatabase(Bench):
 
 
 @contextmanager
-def bench_server(settings: Mapping[str, str] | None = None) -> Iterator[EmbeddedPostgres]:
+def bench_server(
+    settings: Mapping[str, str] | None = None, major: int | None = None
+) -> Iterator[EmbeddedPostgres]:
     """A server in a temporary folder.  Its default settings are durable."""
+    made = EmbeddedPostgres if major is None else partial(MatrixPostgres, major)
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as folder,
-        EmbeddedPostgres(Path(folder), settings=settings) as server,
+        made(Path(folder), settings=settings) as server,
     ):
         yield server
 

@@ -9,15 +9,16 @@ from functools import partial
 from benchmarks import bench_database, bench_mysql
 from benchmarks.bench import Bench
 from tools.servers import MARIADB, MYSQL
+from tools.servers.catalogue import POSTGRES
 
 #: Opens what a group works on. No other group uses the name.
 Opens = Callable[[str], AbstractContextManager[Bench]]
 
 
 @contextmanager
-def postgres() -> Iterator[Opens]:
-    """The embedded PostgreSQL."""
-    with bench_database.bench_server() as server:
+def postgres(major: int | None = None) -> Iterator[Opens]:
+    """The embedded PostgreSQL, or an older one, fetched if it is missing."""
+    with bench_database.bench_server(major=major) as server:
         yield partial(bench_database.bench_database, server)
 
 
@@ -39,4 +40,8 @@ ENGINES: dict[str, Callable[[], AbstractContextManager[Opens]]] = {
     "postgres": postgres,
     "mysql": mysql,
     "mariadb": mariadb,
+}
+#: Older versions, by name. They are measured only when they are named.
+OLDER: dict[str, Callable[[], AbstractContextManager[Opens]]] = {
+    name: partial(postgres, major) for name, major in POSTGRES.items()
 }

@@ -15,7 +15,7 @@ from typing import NoReturn
 import pytest
 
 from benchmarks import history
-from benchmarks.__main__ import GROUPS, main
+from benchmarks.__main__ import GROUPS, main, measured_on
 from benchmarks.bench import Bench
 from benchmarks.engines import ENGINES
 from benchmarks.measure import Aim, Case, Figure, Gap, Settings, figure, measure
@@ -255,6 +255,14 @@ def test_all_figures_are_written(
     shown = capsys.readouterr().out
     assert all(name in shown for name in NAMES["bulk"])
     assert re.search(r"load of the last minute \d", shown)
+
+
+def test_older_versions_have_what_every_engine_has() -> None:
+    assert {"publish", "queue", "latency", "sequence", "consume"} <= {
+        group for group in GROUPS if "postgres-15" in measured_on(group)
+    }
+    assert "postgres-15" not in measured_on("bulk") | measured_on("single")
+    assert "postgres-15" not in ENGINES
 
 
 def test_what_no_engine_can_do_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
