@@ -279,6 +279,7 @@ class Consumer(Rounds):
                 hint="use a smaller batch_size, or a longer lease:"
                 " penstock.stream.configure_subscription",
             )
+            text = str(error)
             self.retrier.postpone_unit(unit, error)
         else:
             self.retrier.put_down(unit)
