@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,3 +279,18 @@ def test_a_subscription_mirrors_what_spark_has_done(db: ContractDatabase) -> Non
         stream.seek(connection, "spark", TOPIC, 0, "earliest")
         with pytest.raises(StaleLease):
             reader.commit(end)
+
+
+def test_a_stream_with_targets_says_that_it_reads_the_archive(
+    db: ContractDatabase, tmp_path: Path
+) -> None:
+    """Then retention does not wait for its subscription below the low sequence."""
+    published(db, 20, odd=False)
+    noted = "SELECT lease_epoch FROM penstock.archive_readers"
+    with closing(db.connect()) as connection:
+        stream.subscribe(connection, "spark", [TOPIC])
+    targets = json.dumps({"one": str(tmp_path)})
+    for options, found in (({}, []), ({"targets": targets}, [(0,), (0,)])):
+        reader = _reader(db, subscription="spark", **options)
+        reader.commit(reader.latestOffset(reader.initialOffset(), ReadMaxRows(12)))
+        assert db.run(noted) == found
