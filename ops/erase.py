@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from ops.archive import erasing, manifest
+from ops.archive.foreign import adopt
 from ops.archive.tombstones import Tombstone, tombstones_of
 from ops.seal import copies_of, log_epochs
 from penstock.archive.copies import EpochKey, key_of
@@ -132,6 +133,8 @@ def erase(
             each for each in copies_of(connection, what.topic) if each.target not in without
         ]
         _require_targets(what.topic, {each.target for each in recorded}, targets)
+        for target in targets:  # while its rows are as the seals say
+            adopt(url, what.topic, target)
         archived = {(each.partition, each.log_epoch) for each in recorded}
         found = _found(connection, what, targets, archived)
         outside = (

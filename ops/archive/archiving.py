@@ -91,12 +91,13 @@ def read_archive(spark: SparkSession, target: Target, known_as: str) -> DataFram
             hint="read it with delta-rs, Polars or DuckDB: see docs/archive.md",
         )
     table = ArchiveTable(target, known_as)
-    entries = [each for found in table.committed().values() for each in found]
+    named = {
+        FOLDERS: {each.path for found in table.committed_folders().values() for each in found},
+        DAYS: {each.path for each in table.day_files()},
+    }
     frame = spark.createDataFrame([], SPARK_SCHEMA)
-    for layout in (FOLDERS, DAYS):
-        files = sorted(
-            {str(target.root / table.file(each)) for each in entries if each.layout == layout}
-        )
+    for layout, paths in named.items():
+        files = sorted(str(table.folder(layout) / each) for each in paths)
         if files:
             reader = spark.read.schema(SPARK_SCHEMA)
             if layout == FOLDERS:  # partition and log epoch are in the names of the folders

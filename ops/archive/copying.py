@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ops.archive import erasing, manifest
 from ops.archive.commits import create_table
+from ops.archive.foreign import adopt
 from ops.archive.plans import TARGETS_OPTION, EpochPlan, FileRange, dump_plans, dump_targets
 from ops.archive.reader import EpochSource
 from ops.archive.readings import CopyReading
@@ -120,11 +121,8 @@ def bring_copies(
         lot = epochs[start : start + EPOCHS_PER_JOB]
         reasons: Failures = {}
         done += _bring_lot(job, lot, reasons)
-        failed += [
-            FailedCopy(each, job.target.name, reasons[key_of(each)])
-            for each in lot
-            if key_of(each) in reasons
-        ]
+        lost = [each for each in lot if key_of(each) in reasons]
+        failed += [FailedCopy(each, job.target.name, reasons[key_of(each)]) for each in lost]
     if failed:
         raise CopiesFailed(done, failed)
     return done
@@ -133,6 +131,7 @@ def bring_copies(
 def _bring_lot(job: CopyJob, epochs: Sequence[LogEpoch], failed: Failures) -> list[EpochCopy]:
     """Copies of a few log epochs; ``failed`` gets the reason of each that could not be made."""
     check_marker(job.target, job.installation)
+    adopt(job.url, epochs[0].topic, job.target)
     told_by = partial(manifest.contents, job.url, epochs[0].topic, job.target)
     table = create_table(job.target, epochs[0].known_as, told_by)
     _rewrite_erased(job, epochs)
@@ -295,6 +294,7 @@ def read_epochs(
     require_target(url, target)
     if not epochs:
         return []
+    adopt(url, epochs[0].topic, target)
     plans = recorded_plans(url, target, epochs)
     readings = read_copies(spark, [plans[key_of(epoch)] for epoch in epochs], target)
     return [readings[key_of(epoch)] for epoch in epochs]
@@ -303,16 +303,16 @@ def read_epochs(
 def recorded_plans(
     url: str, target: Target, epochs: Sequence[LogEpoch]
 ) -> dict[EpochKey, EpochPlan]:
-    """How to read the target's copies: where the manifest says, else where the table has them."""
+    """How to read the target's copies: in the manifest's file, if the Delta log names it still."""
     known_as, topic = epochs[0].known_as, epochs[0].topic
     with connect(url) as connection:
         copies = manifest.recorded(connection, target.name, epochs)
-    in_days = {key: copy for key, copy in copies.items() if copy.layout == DAYS}
+    # What another engine has replaced is removed by its VACUUM: such a file does not count.
+    table = ArchiveTable(target, known_as, partial(manifest.contents, url, topic, target))
+    named = {each.path for each in table.day_files()}
+    in_days = {key: copy for key, copy in copies.items() if copy.location in named}
     others = [epoch for epoch in epochs if key_of(epoch) not in in_days]
-    plans = {}
-    if others:
-        told_by = partial(manifest.contents, url, topic, target)
-        plans = copy_plans(ArchiveTable(target, known_as, told_by), others)
+    plans = copy_plans(table, others) if others else {}
     folder = target.table_name(known_as, DAYS)
     for epoch in epochs:
         copy = in_days.get(key_of(epoch))

@@ -28,7 +28,7 @@ from ops.archive.commits import (
     replace_files,
     unnamed_files,
 )
-from ops.archive.rollup import require_whole
+from ops.archive.moving import require_whole
 from ops.archive.tombstones import Tombstones, old_checksums, tombstones_of, with_tombstones
 from ops.archive.writer import RowWriter, new_path, written_file
 from ops.seal import log_epochs

@@ -34,10 +34,12 @@ def plain_reader(url: str) -> Reader:
 
     def read(target: Target, epochs: Sequence[LogEpoch]) -> Sequence[CopyReading]:
         from ops.archive.copying import recorded_plans
+        from ops.archive.foreign import adopt
         from ops.archive.verify import read_copy
         from penstock.archive.markers import require_target
 
         require_target(url, target)
+        adopt(url, epochs[0].topic, target)
         plans = recorded_plans(url, target, epochs)
         readings = [read_copy(plans[key_of(epoch)], target) for epoch in epochs]
         if any(each.unavailable for each in readings):

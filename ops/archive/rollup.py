@@ -19,6 +19,8 @@ from typing import Any
 
 from ops.archive import manifest
 from ops.archive.commits import WrittenFile, discard, replace_files
+from ops.archive.foreign import adopt
+from ops.archive.moving import move, require_whole
 from ops.archive.sampling import is_whole
 from ops.archive.writer import RowWriter, new_path, written_file
 from ops.seal import copies_of, forget_copy
@@ -29,8 +31,7 @@ from penstock.archive.markers import check_marker, require_target
 from penstock.archive.reader import read_copy
 from penstock.archive.table import ArchiveTable, DayFile
 from penstock.archive.targets import Target
-from penstock.database import call, connect
-from penstock.database.transactions import transaction_on
+from penstock.database import connect
 from penstock.errors import CopyDamaged
 from penstock.topics.names import describe_topic
 
@@ -75,6 +76,7 @@ def rollup(
     left undone is done first.  Returns the files that it has made.
     """
     installation = require_target(url, target)
+    adopt(url, topic, target)
     today = today or dt.datetime.now(dt.UTC).date()
     with connect(url, application_name="penstock rollup") as connection:
         table = ArchiveTable(target, describe_topic(connection, topic).known_as)
@@ -152,7 +154,7 @@ def _finish(connection: Any, topic: str, table: ArchiveTable, day: dt.date) -> l
         if rows:
             moved = [copies[each.key] for each in rows]
             require_whole(table, path, rows, moved)
-            _move(connection, topic, path, rows, moved)
+            move(connection, topic, path, rows, moved)
             events = sum(each.event_count for each in rows)
             done.append(RolledUp(day, path, 0, len(rows), events, file.size))
     return done
@@ -208,7 +210,7 @@ def _roll(connection: Any, topic: str, table: ArchiveTable, pack: _Pack) -> Roll
     if not is_made:
         discard(table.target, table.known_as, file)
         return None
-    _move(connection, topic, file.path, rows, pack.copies)
+    move(connection, topic, file.path, rows, pack.copies)
     events = sum(each.event_count for each in rows)
     return RolledUp(pack.sealed_date, file.path, len(pack.files), len(rows), events, file.size)
 
@@ -237,50 +239,3 @@ def _rows(copy: Copy, first_row: int, history: int) -> EpochRows:
     return EpochRows(
         *copy.key, copy.first_sequence, copy.event_count, copy.checksum, first_row, history
     )
-
-
-def require_whole(
-    table: ArchiveTable, path: str, rows: Sequence[EpochRows], copies: Sequence[Copy]
-) -> None:
-    """CopyDamaged unless every log epoch is in the file, event for event, as it was sealed."""
-    for each, copy in zip(rows, copies, strict=True):
-        placed = Copy(
-            copy.target,
-            copy.known_as,
-            *copy.key,
-            copy.first_sequence,
-            copy.last_sequence,
-            copy.event_count,
-            copy.checksum,
-            DAYS,
-            path,
-            each.first_row,
-        )
-        if not is_whole(table.target, placed):
-            raise CopyDamaged(
-                f"log epoch {copy.log_epoch} of {copy.known_as}/{copy.partition} on "
-                f"{copy.target} is not what was sealed",
-                hint="penstock backfill makes it again; then run rollup again",
-            )
-
-
-def _move(
-    connection: Any, topic: str, path: str, rows: Sequence[EpochRows], copies: Sequence[Copy]
-) -> None:
-    """Move the manifest in one transaction.
-
-    A copy that was forgotten meanwhile stays where it is: the next backfill finds it in the table.
-    """
-    with transaction_on(connection):
-        for each, copy in zip(rows, copies, strict=True):
-            call(
-                connection,
-                "move_copy",
-                topic=topic,
-                partition=copy.partition,
-                log_epoch=copy.log_epoch,
-                target=copy.target,
-                old_location=copy.location,
-                location=path,
-                first_row=each.first_row,
-            )

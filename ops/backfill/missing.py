@@ -12,6 +12,7 @@ from ops.archive.archiving import require_archived
 from ops.archive.auditing import ForgottenCopy, audit_suspects
 from ops.archive.commits import LEFTOVER_HOURS, remove_leftovers
 from ops.archive.copying import CopyJob, EpochCopy, bring_copies
+from ops.archive.foreign import adopt
 from ops.archive.limits import within
 from ops.archive.placing import Placed, place_copies
 from ops.seal import copies_of, forget_copy, missing_copies
@@ -91,6 +92,7 @@ def audit_files(url: str, topic: str, target: Target) -> list[ForgottenCopy]:
     nothing is gone: TargetUnavailable.
     """
     installation = require_target(url, target)
+    adopt(url, topic, target)
     return _gone_files(url, topic, target, installation) + audit_suspects(url, topic, target)
 
 
@@ -150,9 +152,13 @@ class _Files:
                 self._has_size(self._table.file(each), each.size) for each in entries
             )
         if copy.location not in self._looked_at:
-            # A file that a rollup has replaced is as good as it was until the manifest has moved.
             path = f"{self._table.name(DAYS)}/{copy.location}"
-            self._looked_at[copy.location] = self._has_size(path, self._sizes.get(copy.location))
+            size = self._sizes.get(copy.location)
+            # A file that a rollup has replaced is as good as it was until the manifest has moved.
+            is_held = size is not None or bool(
+                self._table.committed([(copy.partition, copy.log_epoch)])
+            )
+            self._looked_at[copy.location] = is_held and self._has_size(path, size)
         return self._looked_at[copy.location]
 
     def _has_size(self, path: str, size: int | None) -> bool:

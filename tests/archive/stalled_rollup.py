@@ -16,7 +16,7 @@ from penstock.archive.targets import Target
 PLACES = {
     "before the check": "require_whole",
     "before the commit": "replace_files",
-    "after the commit": "_move",
+    "after the commit": "move",
 }
 
 
