@@ -4,6 +4,8 @@ The address never becomes configuration of Dagster, because Dagster stores and s
 configuration. Only the process that uses the address reads it, from ``PENSTOCK_DATABASE_URL`` or
 the ``DB_*`` variables. The embedded database is started, or joined, and migrated only where
 ``PENSTOCK_EMBEDDED=1`` asks for it by name: a production host must never start one by mistake.
+With ``PENSTOCK_EMBEDDED=joined`` it is only joined: whoever runs this has started it, and a process
+that outlives them must not bring it up again.
 The other databases of a fleet stand in the policy file, each with a name.
 """
 
@@ -25,10 +27,8 @@ from penstock.database import config, migrate
 from penstock.errors import ConfigurationError
 from resources.embedded import EmbeddedPostgres
 
-#: 1: use the embedded database where no address is given.
-EMBEDDED = "PENSTOCK_EMBEDDED"
-#: Names the embedded database's directory, when it is not ``.penstock/postgres``.
-EMBEDDED_DIRECTORY = "PENSTOCK_EMBEDDED_DIRECTORY"
+#: 1: use the embedded database where no address is given, and start it; joined: only if it runs.
+EMBEDDED, STARTED, JOINED = "PENSTOCK_EMBEDDED", "1", "joined"
 
 HOW_TO_CONFIGURE = (
     f"set {config.URL_VARIABLE} to the address of a database that `penstock migrate` has prepared, "
@@ -76,21 +76,23 @@ class DatabaseResource(dg.ConfigurableResource[None]):
 def is_configured(environ: Mapping[str, str] | None = None) -> bool:
     """Whether the environment names a database, or asks for the embedded one."""
     environ = os.environ if environ is None else environ
-    return config.is_configured() or environ.get(EMBEDDED, "").strip() == "1"
+    return config.is_configured() or environ.get(EMBEDDED, "").strip() in {STARTED, JOINED}
 
 
 def database_url() -> str:
     """The address that the environment gives, else that of the embedded database, started.
 
-    ConfigurationError when neither is asked for.
+    ConfigurationError when neither is asked for; DatabaseUnavailable when it is only to be joined
+    and does not run.
     """
     if config.is_configured():
         return config.database_url()
     if not is_configured():
         raise ConfigurationError("no database is configured", hint=HOW_TO_CONFIGURE)
     with _starting:
-        server = EmbeddedPostgres(os.environ.get(EMBEDDED_DIRECTORY) or None)
-        server.start()
+        server = EmbeddedPostgres()
+        if os.environ[EMBEDDED].strip() == STARTED:
+            server.start()
         url = server.url()
         if url not in _migrated:
             migrate.migrate(url)

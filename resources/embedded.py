@@ -36,9 +36,14 @@ if TYPE_CHECKING:
 SUPERUSER = "postgres"
 
 
+#: Names another directory than that of the checkout.
+DIRECTORY_VARIABLE = "PENSTOCK_EMBEDDED_DIRECTORY"
+
+
 def default_directory() -> Path:
-    """``.penstock/postgres`` at the root of the checkout."""
-    return Path(__file__).resolve().parents[1] / ".penstock" / "postgres"
+    """The one that the environment names, else ``.penstock/postgres`` at the checkout's root."""
+    named = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(named) if named else Path(__file__).resolve().parents[1] / ".penstock" / "postgres"
 
 
 def find_bin_dir() -> Path:

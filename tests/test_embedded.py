@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from penstock.errors import DatabaseUnavailable, NoDiskSpace, PortTaken
-from resources import embedded, system_user
+from resources import database, embedded, system_user
 from resources.embedded import EmbeddedPostgres
 from tests.support import FAST_SETTINGS
 
@@ -142,6 +142,39 @@ def test_a_broken_directory_is_a_typed_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DatabaseUnavailable, match="another directory"):
         EmbeddedPostgres(tmp_path / "file").start()
+
+
+def test_the_directory_is_the_one_that_the_environment_names(
+    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each verb, or `stop` would stop the server of another directory."""
+    server.start()
+    monkeypatch.setenv("PENSTOCK_EMBEDDED_DIRECTORY", str(tmp_path / "other"))
+    assert (embedded.main(["status"]), embedded.main(["stop"])) == (3, 0)
+    assert server.is_running()
+    monkeypatch.setenv("PENSTOCK_EMBEDDED_DIRECTORY", str(server.directory))
+    assert (embedded.main(["status"]), embedded.main(["stop"])) == (0, 0)
+    assert not server.is_running()
+
+
+def test_who_only_joins_it_does_not_bring_it_up_again(
+    server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a code server that is left after Ctrl-C of `make dev`, when somebody has stopped it.
+
+    Guard: JOINED; with 1 the sensors of a process that nobody sees start it within seconds.
+    """
+    monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
+    monkeypatch.setenv("PENSTOCK_EMBEDDED_DIRECTORY", str(server.directory))
+    monkeypatch.setenv(database.EMBEDDED, database.JOINED)
+    server.start()
+    assert database.database_url() == server.url()
+    server.stop()
+    with pytest.raises(DatabaseUnavailable, match="is not running"):
+        database.database_url()
+    assert not server.is_running()
+    monkeypatch.setenv(database.EMBEDDED, database.STARTED)
+    assert database.database_url() == server.url()
 
 
 def test_the_command_line_tells_status_by_its_exit_code(server: EmbeddedPostgres) -> None:

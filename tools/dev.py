@@ -16,13 +16,13 @@ from ops.policies.file import VARIABLE, load
 from penstock import database
 from penstock.database import config, migrate
 from penstock.topics import names
+from resources.database import EMBEDDED, JOINED
 from resources.embedded import EmbeddedPostgres
 
 #: What Dagster's daemon is told: how often it looks at the freshness of assets.  At its own 30 s
 #: that is 5 s of a processor a minute for 1,000 topics.  docs/deploy.md
 #: names it for the daemon that is deployed.
 DAEMON = {"FRESHNESS_DAEMON_INTERVAL_SECONDS": "300"}
-EMBEDDED_DIRECTORY = "PENSTOCK_EMBEDDED_DIRECTORY"
 #: A database of one's own follows the policy file that its owner names.
 NO_POLICIES = Path(__file__).with_name("no_policies.yaml")
 BEGIN = """\
@@ -52,8 +52,10 @@ def _say_where_the_database_is() -> None:
             os.environ[VARIABLE] = str(NO_POLICIES)
             print(f"policy file: none; name yours by {VARIABLE}", flush=True)
         return
-    server = EmbeddedPostgres(os.environ.get(EMBEDDED_DIRECTORY) or None)
+    server = EmbeddedPostgres()
     server.start()
+    # A code server may outlive Ctrl-C for a moment, and somebody may stop the database then.
+    os.environ[EMBEDDED] = JOINED
     print("database: the embedded one; `penstock` finds it in this folder. For programs of yours:")
     print(f"  export {config.URL_VARIABLE}={shlex.quote(server.url())}", flush=True)
     if policies := os.environ.get(VARIABLE):

@@ -109,7 +109,8 @@ def test_make_dev_says_where_it_is(checkout: Path) -> None:
     Guard: NO_POLICIES. Without it Dagster applies the file of this checkout to anybody's database.
     """
     script = "from tools import dev; dev._say_where_the_database_is(); "
-    script += "from ops.policies.file import load; print(load().file)"
+    script += "from ops.policies.file import load; print(load().file); "
+    script += "import os; print(os.environ.get('PENSTOCK_EMBEDDED'))"
     bare = {k: v for k, v in os.environ.items() if k not in {"PENSTOCK_DATABASE_URL", *PARTS}}
     directory = checkout / ".penstock" / "postgres"
 
@@ -120,13 +121,16 @@ def test_make_dev_says_where_it_is(checkout: Path) -> None:
         ).stdout  # fmt: skip
 
     url = EmbeddedPostgres(directory).url()
-    assert f"export PENSTOCK_DATABASE_URL={url}" in said(PENSTOCK_EMBEDDED_DIRECTORY=str(directory))
+    embedded = said(PENSTOCK_EMBEDDED_DIRECTORY=str(directory))
+    assert f"export PENSTOCK_DATABASE_URL={url}" in embedded
+    assert embedded.endswith("joined\n")
     own = {"PENSTOCK_DATABASE_URL": "postgresql://me:s3cret@db.example/shop"}
     assert said(**own).splitlines() == [
         "database: postgresql://db.example/shop",
         "policy file: none; name yours by PENSTOCK_POLICIES",
         "none",
+        "None",
     ]
     mine = checkout / "mine.yaml"
     mine.write_text("name: mine")
-    assert said(**own, PENSTOCK_POLICIES=str(mine)).splitlines()[1:] == ["mine"]
+    assert said(**own, PENSTOCK_POLICIES=str(mine)).splitlines()[1] == "mine"
