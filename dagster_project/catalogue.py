@@ -18,7 +18,6 @@ import datetime as dt
 import json
 import logging
 import os
-import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -36,16 +35,17 @@ from dagster_project.naming import (
     HOUSE_DATABASE,
     RELAY,
     RELAY_DATABASE,
-    group_of,
+    groups,
     house_key,
     slugs,
 )
 from ops.hours import changed_hours
 from ops.policies import file as policy_file
 from ops.policies.checks import require_name
-from ops.policies.file import Policies, TopicPolicy
+from ops.policies.file import Policies, RelayPolicy, TopicPolicy
+from ops.policies.policy import is_subscribed
 from penstock import database
-from penstock.dagster.keys import HOUSE, relay_slug, topic_slug
+from penstock.dagster.keys import HOUSE, node_name, relay_slug, topic_slug
 from penstock.database import address, config
 from penstock.errors import PenstockError
 from penstock.topics import names
@@ -65,7 +65,7 @@ NOT_ANSWERED = (
     "The database did not answer when Dagster loaded this, so only the topics of the policy file "
     "are here. Reload the code location once it is back."
 )
-_VERSION = 3
+_VERSION = 4
 
 
 class AssetOptions(TypedDict):
@@ -80,6 +80,7 @@ class Answer(TypedDict):
     """What a database says of itself."""
 
     existing: list[str]
+    reading: list[str]
     since: str
     kind: str
     answered: bool
@@ -101,6 +102,8 @@ class Catalogue:
     is_empty: bool = False
     #: Whether it has answered: else only the topics of the policy file are known, until a reload.
     has_answered: bool = True
+    #: The relays whose topic is not there under the name in the file, but whose subscription is.
+    reading: frozenset[str] = frozenset()
 
     @property
     def database(self) -> str:
@@ -119,12 +122,16 @@ class Catalogue:
         return slugs(self.topics, topic_slug)
 
     @cached_property
+    def _groups(self) -> dict[str, str]:
+        return groups([*self.topics, *(each.topic for each in self.relays())])
+
+    @cached_property
     def _relay_slugs(self) -> dict[str, str]:
         return slugs(self.policies.relays, relay_slug)
 
     def key(self, topic: str, name: str) -> dg.AssetKey:
         """The key of one of a topic's assets."""
-        return dg.AssetKey([HOUSE, *self._prefix, self._slugs[topic], name])
+        return dg.AssetKey([HOUSE, *self._prefix, self._slugs[topic], node_name(topic, name)])
 
     def keys(self, name: str) -> dict[dg.AssetKey, str]:
         """The topic of each key, of the assets of one kind that every topic has."""
@@ -160,32 +167,35 @@ class Catalogue:
 
     def archived(self) -> list[TopicPolicy]:
         """The policies of the topics that have an archive."""
-        return [each for each in self.policies.topics.values() if each.archive]
+        return [each for each in self._known() if each.archive]
 
     def retained(self) -> list[TopicPolicy]:
         """The policies of the topics from which something is removed."""
-        return [each for each in self.policies.topics.values() if each.retention]
+        return [each for each in self._known() if each.retention]
+
+    def relays(self) -> list[RelayPolicy]:
+        """The relays of topics that are there, or that read one which has another name now."""
+        return [
+            each
+            for name, each in self.policies.relays.items()
+            if each.topic in self.topics or name in self.reading
+        ]
+
+    def _known(self) -> list[TopicPolicy]:
+        return [each for each in self.policies.topics.values() if each.topic in self.topics]
 
     def options(self, topic: str, code: Callable[..., Any]) -> AssetOptions:
         """What all assets of a topic have in common: group, owner, true name, place of the code."""
         owner = self.policies.of_topic(topic).owner
         return {
-            "group_name": self.group(group_of(topic)),
+            "group_name": self.group(self._groups[topic]),
             "owners": [owner] if owner else [],
             "metadata": {"penstock/topic": topic, **code_of(code)},
         }
 
-    def about(self, topic: str, text: str) -> str:
-        """A description, with what to do while the topic is not in the database."""
-        if topic in self.existing:
-            return text
-        if not self.has_answered:
-            return f"{text}\n\n{NOT_ANSWERED}"
-        command = f"penstock topic create {shlex.quote(topic)} --create-namespaces"
-        where = ""
-        if self.database:
-            where = f", with the address of `{self.database}` in {config.URL_VARIABLE}"
-        return f"{text}\n\nThe topic is not there yet: `{command}`{where}."
+    def about(self, text: str) -> str:
+        """A description, which says so while the database has not answered."""
+        return text if self.has_answered else f"{text}\n\n{NOT_ANSWERED}"
 
 
 Fleet = tuple[Catalogue, ...]
@@ -259,12 +269,14 @@ def _catalogue(policies: Policies, answer: Answer, given: list[str]) -> Catalogu
     named = sorted({*policies.topics, *relayed, *given})
     return Catalogue(
         policies,
-        _in_order(answer["existing"], named),
+        # What a database that has answered does not have is not shown: it comes with a reload.
+        _in_order(answer["existing"], [] if answer["answered"] else named),
         frozenset(answer["existing"]),
         dt.date.fromisoformat(answer["since"]),
         answer["kind"],
         is_empty=answer["answered"] and not {*answer["existing"]} - {policies.canary},
         has_answered=answer["answered"],
+        reading=frozenset(answer["reading"]),
     )
 
 
@@ -283,7 +295,7 @@ def _answers(asked: Iterable[Policies]) -> dict[str, Answer]:
         if url:
             silent.add(each.database)
             # A daemon: a process that ends does not wait for a server that is frozen.
-            Thread(target=_tell, args=(told, each.database, url), daemon=True).start()
+            Thread(target=_tell, args=(told, each, url), daemon=True).start()
     until = time.monotonic() + LONGEST_SECONDS
     with suppress(Empty):
         while silent:
@@ -297,19 +309,19 @@ def _answers(asked: Iterable[Policies]) -> dict[str, Answer]:
     return found
 
 
-def _tell(told: Told, name: str, url: str) -> None:
+def _tell(told: Told, asked: Policies, url: str) -> None:
     """Put what a database says, or why it says nothing: whatever goes wrong is its own."""
     answer, why = _unknown(url), ""
     try:
-        answer = _asked(url)
+        answer = _asked(url, asked.relays.values())
     except PenstockError as error:
         why = str(error)
     except Exception as error:
         why = f"{type(error).__name__}: {address.without_secrets(url, str(error))}"
-    told.put((name, answer, why))
+    told.put((asked.database, answer, why))
 
 
-def _asked(url: str) -> Answer:
+def _asked(url: str, relays: Iterable[RelayPolicy]) -> Answer:
     """The topics, the oldest first, the day of the first log epoch, else today, and the dialect."""
     with database.connect(
         impatient(url),
@@ -318,17 +330,22 @@ def _asked(url: str) -> Answer:
     ) as connection:
         topics = names.list_topics(connection)
         first = changed_hours(connection, max_changes=1)
+        existing = {each.address for each in topics}
+        lost = [each for each in relays if each.topic not in existing]
+        reading = [each.name for each in lost if is_subscribed(connection, each)]
     topics.sort(key=lambda each: (each.created_at, each.address))
     today = dt.datetime.now(dt.UTC).date()
     since = min([today, *(each.hour.date() for each in first)]).isoformat()
-    existing = [each.address for each in topics]
-    return {**_unknown(url), "existing": existing, "since": since, "answered": True}
+    found = [each.address for each in topics]
+    told: Answer = {**_unknown(url), "existing": found, "reading": reading}
+    return {**told, "since": since, "answered": True}
 
 
 def _unknown(url: str) -> Answer:
     """What is known of a database that does not answer: its hours may begin on any day."""
     kind = config.dialect_of_url(url) if url else "postgres"
-    return {"existing": [], "since": EARLIEST.isoformat(), "kind": kind, "answered": False}
+    since = EARLIEST.isoformat()
+    return {"existing": [], "reading": [], "since": since, "kind": kind, "answered": False}
 
 
 def _url(policies: Policies) -> str:

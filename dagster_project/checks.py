@@ -74,7 +74,7 @@ def kinds(catalogue: Catalogue) -> list[Kind]:
         probes.TOPIC: catalogue.keys("sequenced"),
         probes.SEALED: catalogue.keys("sealed"),
         probes.ARCHIVE: _archives(catalogue),
-        probes.RELAY: {catalogue.relay_key(name): name for name in catalogue.policies.relays},
+        probes.RELAY: {catalogue.relay_key(each.name): each.name for each in catalogue.relays()},
     }
     found = probes.probes(catalogue.policies.limits)
     return [Kind(each, subjects[each.scope]) for each in found]

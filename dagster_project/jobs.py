@@ -74,7 +74,7 @@ def build(catalogue: Catalogue) -> list[Any]:
         _seal(catalogue),
         _backfill(catalogue),
     ]
-    relays = [catalogue.relay_key(name) for name in catalogue.policies.relays]
+    relays = [catalogue.relay_key(each.name) for each in catalogue.relays()]
     archives = [catalogue.key(each.topic, "archive") for each in catalogue.archived()]
     retentions = [catalogue.key(each.topic, "retention") for each in catalogue.retained()]
     if catalogue.policies.canary:

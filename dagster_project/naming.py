@@ -47,10 +47,24 @@ def tag(text: str) -> str:
     return f"{text[: _LONGEST_TAG - len(digest) - 1]}-{digest}"
 
 
-def group_of(topic: str) -> str:
-    """The asset group of a topic: the path of its namespace."""
-    parts = (re.sub(r"[^A-Za-z0-9]+", "_", part).strip("_") for part in topic.split("/")[:-1])
-    return "/".join(part or "_" for part in parts) or HOUSE
+def groups(topics: Iterable[str]) -> dict[str, str]:
+    """The asset group of each topic: its namespace, and its own name where that has several."""
+    topics = {*topics}
+    of_namespaces = Counter(_namespace(topic) for topic in topics)
+    return {
+        topic: group_of(topic if of_namespaces[_namespace(topic)] > 1 else _namespace(topic))
+        for topic in topics
+    }
+
+
+def _namespace(topic: str) -> str:
+    return topic.rpartition("/")[0]
+
+
+def group_of(path: str) -> str:
+    """The asset group of a topic or namespace: its path."""
+    parts = (re.sub(r"[^A-Za-z0-9]+", "_", part).strip("_") for part in path.split("/"))
+    return "/".join(part or "_" for part in parts if part or path) or HOUSE
 
 
 def house_key(name: str, *database: str) -> dg.AssetKey:

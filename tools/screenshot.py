@@ -29,7 +29,7 @@ BACKFILLS = """
 { partitionBackfillsOrError(limit: 1) { ... on PartitionBackfills { results { id } } } }
 """
 #: The topic of `make demo`.
-TOPIC = "/assets/penstock/bank_accounts"
+TOPIC = "/assets/penstock/bank_accounts/accounts_"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 #: How long the page runs before the picture is taken, by the virtual clock of the browser.
 PAGE_MILLISECONDS = 30_000
@@ -114,14 +114,14 @@ def backfill(url: str) -> str:
     """The newest backfill."""
     found = ask(url, BACKFILLS)["partitionBackfillsOrError"]["results"]
     if not found:
-        raise ScreenshotError(f"there is no backfill; launch one at {url}{TOPIC}/archive")
+        raise ScreenshotError(f"there is no backfill; launch one at {url}{TOPIC}archive")
     return f"/runs/b/{found[0]['id']}?tab=runs"
 
 
 PICTURES = {
     "assets": Picture(graph, (2200, 1900)),
-    "asset": Picture(lambda _: f"{TOPIC}/archive?view=overview", (1600, 1300)),
-    "check": Picture(lambda _: f"{TOPIC}/sequenced?view=checks&checkDetail=consumer_lag"),
+    "asset": Picture(lambda _: f"{TOPIC}archive?view=overview", (1600, 1300)),
+    "check": Picture(lambda _: f"{TOPIC}sequenced?view=checks&checkDetail=consumer_lag"),
     "health": Picture(lambda _: "/assets/penstock/health?view=overview", (1600, 1300)),
     "backfill": Picture(backfill),
     "jobs": Picture(lambda _: "/jobs"),

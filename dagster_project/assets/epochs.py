@@ -77,7 +77,6 @@ def _sealed(topic: str, catalogue: Catalogue) -> dg.AssetSpec:
         kinds={catalogue.kind},
         freshness_policy=common.freshness(catalogue.policies.of_topic(topic)),
         description=catalogue.about(
-            topic,
             f"The log epochs of **{topic}**: ranges of one partition that are archived and removed "
             "as one, with count and checksum. A partition here is the hour in which they were "
             "sealed. The job `seal` cuts them, and the sensor `sealed` reports what the database "
@@ -179,7 +178,6 @@ def _archive(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
             kinds={"spark", "deltalake"},
             check_specs=[_copies_verified(key)],
             description=catalogue.about(
-                topic,
                 f"**{topic}** in Delta on {', '.join(policy.archive)}, by the hour of sealing: "
                 "Spark writes each log epoch, reads it back, and records a copy only if count and "
                 "checksum are the seal's. A log epoch that cannot be copied stops no other. In an "

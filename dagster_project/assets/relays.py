@@ -44,7 +44,7 @@ def relay_config() -> dict[str, dg.Field]:
 
 def build(catalogue: Catalogue) -> list[dg.AssetsDefinition]:
     """The relays."""
-    return [_relay(relay, catalogue) for relay in catalogue.policies.relays.values()]
+    return [_relay(relay, catalogue) for relay in catalogue.relays()]
 
 
 def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
@@ -54,7 +54,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=catalogue.relay_key(relay.name),
-        deps=[catalogue.key(relay.topic, "sequenced")],
+        deps=[catalogue.key(each, "sequenced") for each in catalogue.topics if each == relay.topic],
         retry_policy=common.RETRY,
         output_required=False,
         config_schema=relay_config(),

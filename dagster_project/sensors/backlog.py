@@ -75,7 +75,7 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
             requests: list[dg.RunRequest] = []
             if log.status(connection).unsequenced_age_seconds > policies.limits.unsequenced:
                 requests += tick.sequence_requests(sequence.name)
-            relays = catalogue.policies.relays.values()
+            relays = catalogue.relays()
             may_send = bool(relays) and follows(connection, policies)
             for policy in relays:
                 own = [each for each in lags if each.subscription == policy.subscription]
@@ -86,6 +86,8 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
                     events += tick.relay_events(policy, own)
         cursor = dump_cursor(VERSION, at=at, seen=tick.seen, failed=pauses.dump())
         blind = [] if catalogue.has_answered else [NOT_ANSWERED]
+        if new := len(existing.difference(catalogue.topics)):
+            blind.append(f"{new} topics are new: reload the code location to see them")
         said = "; ".join([*blind, *pauses.said]) or "no backlog"
         return result(requests, cursor, said, asset_events=events)
 

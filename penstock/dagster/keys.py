@@ -49,8 +49,12 @@ def relay_slug(relay: str) -> str:
 
 def hashed(name: str, digits: int = _DIGITS) -> str:
     """Letters and digits of a name, as far as it has any, with a hash of the name behind them."""
-    read = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:_LENGTH].strip("_")
-    return f"{read}_{hashlib.sha256(name.encode()).hexdigest()[:digits]}".strip("_")
+    digest = hashlib.sha256(name.encode()).hexdigest()[:digits]
+    return f"{_readable(name)}_{digest}".strip("_")
+
+
+def _readable(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:_LENGTH].strip("_")
 
 
 def topic_key(topic: str, asset: str, *, database: str = "") -> dg.AssetKey:
@@ -60,7 +64,17 @@ def topic_key(topic: str, asset: str, *, database: str = "") -> dg.AssetKey:
     """
     if asset not in ASSETS:
         raise InvalidArgument(f"a topic has no asset {asset!r}", hint=f"it has {', '.join(ASSETS)}")
-    return dg.AssetKey([HOUSE, *([database] if database else []), topic_slug(topic), asset])
+    above = [HOUSE, *([database] if database else [])]
+    return dg.AssetKey([*above, topic_slug(topic), node_name(topic, asset)])
+
+
+def node_name(topic: str, asset: str) -> str:
+    """The last part of a key, which is all that Dagster's graph shows: ``orders_archive``.
+
+    It has the topic's own name, as far as that can be read.  The part before tells the topic.
+    """
+    own = _readable(topic.rpartition("/")[2])
+    return f"{own}_{asset}" if own else asset
 
 
 def _plain(name: str, written: str, usual: re.Pattern[str]) -> str:

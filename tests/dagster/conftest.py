@@ -176,8 +176,9 @@ class House:
         ]
 
     def create_topic(self, partitions: int = 2) -> None:
-        """The topic of the policy file."""
+        """The topic of the policy file, and what Dagster has for it."""
         penstock.create_topic(self.connection, TOPIC, partitions, create_namespaces=True)
+        self.reload()
 
     def publish(self, count: int) -> None:
         """That many events, in turns over the partitions."""

@@ -187,7 +187,7 @@ _STEPS = {
     "sequence": ["penstock__sequence"],
     "relay": ["penstock__relay__shop_file"],
     "sweep": ["penstock__sweep"],
-    "clean": ["penstock__shop_orders__retention", "penstock__shop_returns__retention"],
+    "clean": [f"penstock__shop_{each}__{each}_retention" for each in ("orders", "returns")],
     "backfill": ["run_request"],
 }
 

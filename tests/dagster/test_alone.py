@@ -229,8 +229,8 @@ def duties_with(engine: str, dev: Dev, connection: Connection, folder: Path) -> 
 def archived(dev: Dev, connection: Connection) -> None:
     """Archive every hour of both topics, as the page does it."""
     hours = sorted({hour_name(each.hour) for each in changed_hours(connection)})
-    for topic in ("shop_orders", "shop_returns"):
-        dev.backfilled(["penstock", topic, "archive"], hours)
+    for topic in ("orders", "returns"):
+        dev.backfilled(["penstock", f"shop_{topic}", f"{topic}_archive"], hours)
 
 
 def fifty_hours(dev: Dev, connection: Connection) -> None:
@@ -246,7 +246,7 @@ def fifty_hours(dev: Dev, connection: Connection) -> None:
     epochs = log_epochs(connection, RETURNS)
     hours = sorted({hour_name(each.sealed_at) for each in epochs if each.sealed_at})
     assert len(hours) == HOURS
-    archive = ["penstock", "shop_returns", "archive"]
+    archive = ["penstock", "shop_returns", "returns_archive"]
     assert dev.backfilled(archive, hours)["numFailed"] == 0
     assert {each.targets for each in log_epochs(connection, RETURNS)} == {("local",)}
     assert set(dev.made(archive, hours)) == set(hours)

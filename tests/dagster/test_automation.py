@@ -12,7 +12,7 @@ from tests.dagster.conftest import House
 from tests.dagster.test_load import SLUG
 from tests.dagster.test_sensors import ARCHIVE, SEALED, sealed
 
-ROLLUP = dg.AssetKey([*SLUG.split("/"), "rollup"])
+ROLLUP = dg.AssetKey([*SLUG.split("/"), "orders_rollup"])
 
 
 def at(minute: int, second: int = 1) -> dt.datetime:

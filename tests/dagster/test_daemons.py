@@ -65,7 +65,7 @@ def test_beside_a_daemon_the_assets_observe_and_take_no_work(house: House, daemo
             shown += events_of(done)
     half = ROUNDS * EVENTS // 2
     assert relayed(house) == [(part, n) for part in (0, 1) for n in range(1, half + 1)]
-    for name, kind in (("log", "Observation"), ("sequenced", "Materialization"),
+    for name, kind in (("orders_log", "Observation"), ("orders_sequenced", "Materialization"),
                        ("shop_file", "Materialization")):  # fmt: skip
         assert shown.count((f"Asset{kind}", name, None)) >= ROUNDS, shown
     assert len(house.instance.get_runs()) == runs

@@ -24,7 +24,7 @@ STEPS = {
     "sequence": ("penstock__sequence", "penstock/sequence"),
     "relay": (RELAY.replace("/", "__"), RELAY),
     "sweep": ("penstock__sweep", "penstock/sweep"),
-    "clean": (f"{SLUG.replace('/', '__')}__retention", f"{SLUG}/retention"),
+    "clean": (f"{SLUG.replace('/', '__')}__orders_retention", f"{SLUG}/orders_retention"),
 }
 
 

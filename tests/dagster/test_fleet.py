@@ -169,8 +169,8 @@ def test_each_database_has_its_assets_jobs_and_sensors_and_runs_its_duties(ships
     graph = house.defs.resolve_asset_graph()
     jobs = {job.name for job in house.defs.resolve_all_job_defs()}
     for count, (name, kind) in enumerate(KINDS.items(), start=1):
-        node = graph.get(dg.AssetKey(["penstock", name, "shop_t1", "sequenced"]))
-        assert (node.group_name, node.kinds) == (f"{name}/shop", {kind})
+        node = graph.get(dg.AssetKey(["penstock", name, "shop_t1", "t1_sequenced"]))
+        assert (node.group_name, node.kinds) == (f"{name}/shop/t1", {kind})
         assert graph.get(dg.AssetKey(["penstock", name, "health"])).group_name == (
             f"{name}/operations"
         )
@@ -184,7 +184,7 @@ def test_each_database_has_its_assets_jobs_and_sensors_and_runs_its_duties(ships
         (event,) = [
             each
             for each in ships.tick(name, "sealed")[0].asset_events
-            if each.asset_key.path[1:] == [name, "shop_t0", "archive"]
+            if each.asset_key.path[1:] == [name, "shop_t0", "t0_archive"]
         ]
         assert event.metadata["verified"].value == f"0 of {count}"
         for job in ("policies", "sweep", "storage", "health"):

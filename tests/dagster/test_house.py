@@ -33,7 +33,8 @@ def test_the_lag_of_a_consumer_is_told_in_a_sentence(house: House, policy_path: 
         "UPDATE penstock.chunks SET sequenced_at = now() - interval '1 minute'"
     )
     late = verdicts(house.job("health").get_asset_check_evaluations())
-    assert not late["sequenced:consumer_lag"] and not late["sequenced:lease_coverage"]
+    assert not late["orders_sequenced:consumer_lag"]
+    assert not late["orders_sequenced:lease_coverage"]
 
 
 def test_an_empty_database_says_in_the_graph_how_to_begin(

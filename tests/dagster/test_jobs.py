@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
+import penstock
 from dagster_project import jobs
 from dagster_project.assets import archiving
 from dagster_project.common import DATA_VERSION
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECRET = "s3cret-word"
-RETENTION_STEP = f"{SLUG.replace('/', '__')}__retention"
+RETENTION_STEP = f"{SLUG.replace('/', '__')}__orders_retention"
 
 
 def metadata_of(done: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
@@ -53,7 +54,9 @@ def failed_steps(done: dg.ExecuteInProcessResult) -> set[str]:
 
 
 @pytest.mark.timeout(400)
-def test_jobs_of_a_topic_that_is_not_there_yet_do_nothing(house: House) -> None:
+def test_jobs_of_a_topic_that_is_not_there_any_more_do_nothing(house: House) -> None:
+    house.create_topic()
+    penstock.delete_topic(house.connection, TOPIC)
     house.done("archive", partition_key=f"{dt.datetime.now(dt.UTC):%Y-%m-%d-%H:00}")
     for name in (
         "sequence", "relay", "sweep", "storage", "policies", "seal", "backfill", "audit", "tidy",
@@ -69,7 +72,7 @@ def test_sequence_tells_how_far_each_log_is(house: House) -> None:
     done = house.job("sequence")
     assert done.success
     assert metadata_of(done, "penstock/sequence")["events"] == 30
-    assert metadata_of(done, f"{SLUG}/sequenced")["events ever"] == 30
+    assert metadata_of(done, f"{SLUG}/orders_sequenced")["events ever"] == 30
     assert all(each.passed for each in done.get_asset_check_evaluations())
 
 
@@ -195,7 +198,7 @@ def test_the_whole_road(house: House, spark: SparkSession) -> None:
     assert cleaned.success
     (check,) = cleaned.get_asset_check_evaluations()
     assert check.passed and check.metadata["copies read"].value == 4
-    assert metadata_of(cleaned, f"{SLUG}/retention")["events removed"] == 4 * EPOCH_EVENTS
+    assert metadata_of(cleaned, f"{SLUG}/orders_retention")["events removed"] == 4 * EPOCH_EVENTS
     assert house.low_sequences() == [2 * EPOCH_EVENTS + 1] * 2
     assert_no_secret(house, archived)
     assert_no_secret(house, cleaned)
@@ -246,7 +249,7 @@ def test_retention_alone_over_a_copy_with_a_flipped_bit_removes_nothing(
     whole = file.read_bytes()
     place = len(whole) // 3
     file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-    job = dg.define_asset_job("alone", [f"{SLUG}/retention"])
+    job = dg.define_asset_job("alone", [f"{SLUG}/orders_retention"])
     alone = dg.Definitions.merge(house.defs, dg.Definitions(jobs=[job]))
     alone.resolve_job_def("alone").execute_in_process(instance=house.instance, raise_on_error=False)
     assert house.low_sequences() == [1, 1]
@@ -404,7 +407,7 @@ def test_a_closed_day_is_rolled_up(house: House, spark: SparkSession) -> None:
     )
     house.reload()
     day = f"{dt.datetime.now(dt.UTC) - dt.timedelta(days=1):%Y-%m-%d}"
-    job = dg.define_asset_job("alone", [f"{SLUG}/rollup"])
+    job = dg.define_asset_job("alone", [f"{SLUG}/orders_rollup"])
     alone = dg.Definitions.merge(house.defs, dg.Definitions(jobs=[job]))
     done = alone.resolve_job_def("alone").execute_in_process(
         instance=house.instance, raise_on_error=False, partition_key=day

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from dagster_project import naming
-from penstock.dagster.keys import HOUSE, relay_slug, topic_slug
+from penstock.dagster.keys import HOUSE, relay_slug, topic_key, topic_slug
 
 ALIKE = [
     "a/b", "a-b", "a_b", "a b", "A/b", "a/B", "a//b", "a/b/", "ä/b", "a.b", "a/b\u200b", "\uff41/b",
@@ -82,7 +82,34 @@ def test_dagster_takes_every_name() -> None:
     for name, slug in naming.slugs(ALIKE, topic_slug).items():
         key = dg.AssetKey([HOUSE, slug, "log"])
         dg.AssetsDefinition(specs=[dg.AssetSpec(key, group_name=naming.group_of(name))])
-    assert naming.group_of("shop/eu/orders") == "shop/eu"
+
+
+def test_a_topic_has_a_group_of_its_own_where_its_namespace_has_several() -> None:
+    """So no edge of the graph passes another topic's nodes."""
+    found = naming.groups(["shop/eu/orders", "bank/accounts", "bank/transfers", "a b/c/d"])
+    assert found == {
+        "shop/eu/orders": "shop/eu",
+        "bank/accounts": "bank/accounts",
+        "bank/transfers": "bank/transfers",
+        "a b/c/d": "a_b/c",
+    }
+
+
+def test_the_last_part_of_a_key_has_the_topic_s_name() -> None:
+    """Dagster's graph shows nothing else of a key; the part before keeps two topics apart.
+
+    Guard: node_name; without it the nodes of all topics have the same six names.
+    """
+    shown = {name: topic_key(name, "log").path[-1] for name in ALIKE if "/" in name}
+    assert shown["a/b"] == "b_log" and shown["账户/事件"] == "log"
+    keys = {topic_key(name, "log") for name in shown}
+    assert len(keys) == len(shown)
+    for each in keys:
+        dg.AssetsDefinition(specs=[dg.AssetSpec(each)])
+        assert "__" not in each.path[-1]
+    assert topic_key("shop/order_items", "archive", database="eu").path == [
+        "penstock", "eu", "shop_order___items", "order_items_archive",
+    ]  # fmt: skip
 
 
 def test_a_long_tag_is_cut_and_stays_its_own() -> None:

@@ -296,9 +296,11 @@ def test_the_keys_are_those_of_the_control_plane(
 ) -> None:
     (tmp_path / "policies.yaml").write_text("topics: {shop/order-items: , shop/Orders: }")
     monkeypatch.setenv("PENSTOCK_POLICIES", str(tmp_path / "policies.yaml"))
+    for topic in (own := ("shop/order-items", "shop/Orders")):
+        penstock.create_topic(project.own, topic, 1)
     (catalogue,) = read()
     for asset in ("sequenced", "archive"):
-        for topic in (TOPIC, "shop/order-items", "shop/Orders"):
+        for topic in (TOPIC, *own):
             assert topic_key(topic, asset) == catalogue.key(topic, asset)
     with pytest.raises(UsageError, match="no asset 'arcive'"):
         topic_key(TOPIC, "arcive")

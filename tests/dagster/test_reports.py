@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+import penstock
 from dagster_project import checks
 from dagster_project.common import hour_name
 from penstock.subscriptions import stream
@@ -19,7 +20,7 @@ from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
 from tests.dagster.test_house import context_of
 from tests.dagster.test_load import RELAY, SLUG
 
-SEQUENCED = dg.AssetKey([*SLUG.split("/"), "sequenced"])
+SEQUENCED = dg.AssetKey([*SLUG.split("/"), "orders_sequenced"])
 LATER = "shop/later"
 LATER_POLICY = "{archive: [local], retention: {minimum_age: 0s, copies: 1}}"
 
@@ -128,13 +129,14 @@ def told(done: dg.ExecuteInProcessResult) -> set[tuple[str, str]]:
 
 
 def beside_a_missing_topic(house: House, policy_path: Path) -> None:
-    """A topic, and another one that only the policy file knows, with an archive and a relay."""
+    """A topic, and another one with an archive and a relay, deleted since Dagster has loaded."""
     text = policy_path.read_text()
     text = text.replace("topics:\n", f"topics:\n  {LATER}: {LATER_POLICY}\n")
     relay = f'  later: {{topic: {LATER}, sink: "jsonl:relayed"}}\n'
     policy_path.write_text(text.replace("relays:\n", f"relays:\n{relay}"))
+    penstock.create_topic(house.connection, LATER, 1, create_namespaces=True)
     house.create_topic()
-    house.reload()
+    penstock.delete_topic(house.connection, LATER)
 
 
 def this_hour() -> str:
@@ -152,14 +154,14 @@ def test_a_topic_that_is_missing_skips_no_check_of_the_others(
     beside_a_missing_topic(house, policy_path)
     house.publish(4)
     done = house.done("sequence")
-    assert told(done) == {("shop_orders/sequenced", "no_sequence_gap")}
+    assert told(done) == {("shop_orders/orders_sequenced", "no_sequence_gap")}
     assert "shop_later" not in str([e.asset_key for e in done.get_asset_materialization_events()])
     house.done("policies")
     relayed = house.done("relay")
     assert told(relayed) == {("relay/shop_file", each) for each in ("backlog_age", "dead_letters")}
     archived = house.job("archive", partition_key=this_hour())
     assert archived.success, failures(archived)
-    own = {("shop_orders/archive", each) for each in ("readable", "schema_drift")}
+    own = {("shop_orders/orders_archive", each) for each in ("readable", "schema_drift")}
     assert own <= told(archived)
     healthy = house.job("health")
     assert not any("later" in asset for asset, _ in told(healthy))

@@ -37,8 +37,8 @@ from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House
 from tests.dagster.test_load import DOWN, RELAY, SLUG
 from tests.kit.log import part
 
-SEALED = dg.AssetKey([*SLUG.split("/"), "sealed"])
-ARCHIVE = dg.AssetKey([*SLUG.split("/"), "archive"])
+SEALED = dg.AssetKey([*SLUG.split("/"), "orders_sealed"])
+ARCHIVE = dg.AssetKey([*SLUG.split("/"), "orders_archive"])
 
 
 def sealed(house: House, epochs: int = 2) -> list[LogEpoch]:
@@ -128,7 +128,10 @@ def test_relays_with_long_names_do_not_hold_each_other_up(house: House, policy_p
 
 def test_the_backlog_sensor_records_how_far_the_logs_are(house: House) -> None:
     house.create_topic()
-    assert [name for _, name, _ in events_of(house.sense("backlog"))] == ["log", "sequenced"]
+    assert [name for _, name, _ in events_of(house.sense("backlog"))] == [
+        "orders_log",
+        "orders_sequenced",
+    ]
     assert house.sense("backlog").asset_events == []
     house.publish(4)
     sequence(house.url)
@@ -144,7 +147,7 @@ def test_an_hour_is_reported_with_its_log_epochs_and_their_data_version(house: H
     epochs = sealed(house)
     (hour,) = house.hours()
     # The run of `seal` has reported it already, so the sensor leaves it out.
-    assert events_of(house.sense("sealed")) == [("AssetObservation", "archive", hour)]
+    assert events_of(house.sense("sealed")) == [("AssetObservation", "orders_archive", hour)]
     (found,) = house.instance.fetch_materializations(SEALED, limit=9).records
     event = found.asset_materialization
     assert event is not None and event.partition == hour
@@ -186,7 +189,8 @@ def test_a_long_log_is_attached_over_bounded_ticks(
     many_hours(house, epochs=40, each_hour=2)
     seen: list[str] = []
     for _ in range(12):
-        seen += [p or "" for _, name, p in events_of(house.sense("sealed")) if name == "sealed"]
+        told = events_of(house.sense("sealed"))
+        seen += [hour or "" for _, name, hour in told if name == SEALED.path[-1]]
     assert len(seen) == len(set(seen)) == 20
 
 
@@ -339,6 +343,7 @@ def test_a_lost_copy_is_asked_for_once_and_again_when_it_is_lost_again(house: Ho
 def test_a_database_that_is_down_is_one_line_and_no_error(
     house: House, environment: pytest.MonkeyPatch
 ) -> None:
+    house.create_topic()
     environment.setenv("PENSTOCK_DATABASE_URL", DOWN)
     for name in ("backlog", "seal", "sealed", "lost_copies", "backfills"):
         done = house.sense(name)
