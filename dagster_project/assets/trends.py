@@ -18,16 +18,20 @@ MOST_REPORTS = 48
 def trends(
     instance: dg.DagsterInstance, health: dg.AssetKey, now: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Plots of the lag and of the events of a second, up to the figures of now."""
+    """Plots of the lag and of the events of a second, up to the figures of now.
+
+    A line that is flat says nothing, so it is left out.
+    """
     series = [*_earlier(instance, health, list(now)), (time.time(), dict(now))]
     waits = [figures["longest wait (s)"] for _, figures in series]
     rates = _rates([(at, figures["events ever"]) for at, figures in series])
-    found: dict[str, Any] = {
-        "lag": dg.MetadataValue.md(plot("longest wait of a subscription (s)", waits))
-    }
-    if rates:
-        found["events a second"] = round(rates[-1], 3)
-        found["rate"] = dg.MetadataValue.md(plot("events sequenced a second", rates))
+    found: dict[str, Any] = {"events a second": round(rates[-1], 3)} if rates else {}
+    for name, title, values in (
+        ("lag", "longest wait of a subscription (s)", waits),
+        ("rate", "events sequenced a second", rates),
+    ):
+        if len(set(values)) > 1:
+            found[name] = dg.MetadataValue.md(plot(title, values))
     return found
 
 

@@ -70,7 +70,10 @@ def test_health_says_how_to_begin_and_plots_what_it_has_seen(house: House) -> No
     house.done("sequence")
     again = metadata_of(house.done("health"), "penstock/health")
     assert again["events ever"] == 10 and again["events a second"] > 0
-    assert again["lag"].startswith("![") and "data:image/svg+xml;base64," in again["rate"]
+    assert not {"lag", "rate"} & again.keys()  # one rate, and nobody has waited: flat lines
+    stream.subscribe(house.connection, "late", [TOPIC], start="earliest")
+    third = metadata_of(house.done("health"), "penstock/health")
+    assert third["lag"].startswith("![") and "data:image/svg+xml;base64," in third["rate"]
 
 
 def test_who_set_what_and_what_was_set_by_hand_is_shown(house: House) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tools.demo.figures import relayed, relayed_events
 from tools.demo.report import Outcome
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
     from penstock.archive.targets import Target
 
+ROOT = Path(__file__).resolve().parents[2]
+#: The name that Dagster gives definitions without a repository.
+REPOSITORY = "__repository__"
 TARGET = "local"
 EVENTS_PER_EPOCH = 2000
 POLICIES = f"""\
@@ -118,9 +121,28 @@ def _operate(answer: Path) -> None:
     )
 
 
-def _execute(defs: dg.Definitions, instance: dg.DagsterInstance, job: str, **options: Any) -> None:
-    done = defs.resolve_job_def(job).execute_in_process(instance=instance, **options)
-    if not done.success:
+def _execute(
+    defs: dg.Definitions, instance: dg.DagsterInstance, job: str, tags: dict[str, str] | None = None
+) -> None:
+    """Run a job in this process, so that one Spark is enough, as the job of the code location.
+
+    Without an origin Dagster's pages show a run under no job, and not on the timeline.
+    """
+    # Not exported by `dagster`; its own `dagster dev` finds the code location in this way.
+    from dagster._core.definitions.job_base import InMemoryJob
+    from dagster._core.execution.api import execute_run
+    from dagster._core.remote_origin import RemoteRepositoryOrigin
+    from dagster._core.workspace.load import location_origins_from_yaml_paths
+
+    definition = defs.resolve_job_def(job)
+    (location,) = location_origins_from_yaml_paths([str(ROOT / "workspace.yaml")])
+    repository = RemoteRepositoryOrigin(location, REPOSITORY)
+    run = instance.create_run_for_job(
+        definition,
+        tags={**definition.run_tags, **(tags or {})},
+        remote_job_origin=repository.get_job_origin(job),
+    )
+    if not execute_run(InMemoryJob(definition), run, instance).success:
         raise DemoFailed(f"the job {job} failed")
 
 
