@@ -192,6 +192,53 @@ def test_an_alert_fires_when_nothing_says_anything(tmp_path: Path) -> None:
     promtool("test", "rules", str(path))
 
 
+def counted(folder: Path, series: Series, expected: dict[str, int]) -> None:
+    """That so many of each alert fire after twenty minutes of these series."""
+    firing = 'count(ALERTS{{alertname="{}",alertstate="firing"}}) or vector(0)'
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series],
+        "promql_expr_test": [
+            {
+                "expr": firing.format(alert),
+                "eval_time": "20m",
+                "exp_samples": [{"labels": "{}", "value": count}],
+            }
+            for alert, count in expected.items()
+        ],
+    }
+    path = folder / "alerts.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [test]}))
+    promtool("test", "rules", str(path))
+
+
+def test_one_program_that_is_gone_is_one_alert(tmp_path: Path) -> None:
+    """Also when it was the only one.  Of two, each has its own.
+
+    Guard: `unless` behind `absent`; without it the only program fires twice.
+    """
+    gone = {"up": "1x5 0x30", "penstock_database_up": "1x5 stale"}
+    for instances in ("a",), ("a", "b"):
+        series = [
+            (f'{name}{{job="penstock",instance="{each}"}}', values)
+            for each in instances
+            for name, values in gone.items()
+        ]
+        counted(tmp_path, series, {"PenstockProgramAway": len(instances)})
+
+
+def test_dead_letters_are_told_while_nobody_says_how_many(tmp_path: Path) -> None:
+    """They are still there when the programs are gone.  What a living program says comes first.
+
+    Guard: `last_over_time`; without it the alert ends with the program that told of them.
+    """
+    letters = 'penstock_dead_letters{job="penstock",instance="%s",subscription="billing"}'
+    dying = (letters % "a", "3x5 stale")
+    counted(tmp_path, [dying], {"PenstockDeadLetters": 1})
+    counted(tmp_path, [dying, (letters % "b", "0x30")], {"PenstockDeadLetters": 0})
+    counted(tmp_path, [dying, (letters % "b", "4x30")], {"PenstockDeadLetters": 1})
+
+
 def test_no_alert_fires_at_its_limit(tmp_path: Path) -> None:
     """Guard: the limit and the time of each rule."""
     raised(tmp_path, place=1, expected=0)
