@@ -7,6 +7,7 @@ import pytest
 
 from tests.dagster.conftest import House
 from tools.demo import platform
+from tools.demo.stage import DemoFailed
 
 #: What the pages call the code location of `workspace.yaml`.
 DEMO_LABEL = "__repository__@penstock"
@@ -24,5 +25,5 @@ def test_the_runs_of_the_demo_are_those_of_the_jobs(house: House) -> None:
 
 def test_a_run_of_the_demo_that_fails_ends_it(house: House) -> None:
     (house.folder / "policies.yaml").write_text("topics: [")
-    with pytest.raises(platform.DemoFailed, match="the job policies failed"):
+    with pytest.raises(DemoFailed, match="the job policies failed"):
         platform._execute(house.defs, house.instance, "policies")
