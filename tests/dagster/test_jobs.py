@@ -187,12 +187,12 @@ def test_the_whole_road(house: House, spark: SparkSession) -> None:
     version = data_version(log_epochs(house.connection, TOPIC))
     assert (materialization.tags or {})[DATA_VERSION] == version
     made = verdicts(archived.get_asset_check_evaluations())
-    assert made == {f"archive:{name}": True for name in ("copies_verified", *jobs.DAILY)}
+    assert made == {f"orders_archive:{name}": True for name in ("copies_verified", *jobs.DAILY)}
     assert set(house.copies().values()) == {"verified"} and len(house.copies()) == 4
     # The sensor reports nothing that the runs have reported.
     assert house.sense("sealed").asset_events == []
     inspected = house.done("inspect").get_asset_check_evaluations()
-    assert verdicts(inspected) == {"archive:readable": True, "archive:schema_drift": True}
+    assert verdicts(inspected) == {f"orders_archive:{name}": True for name in jobs.DAILY}
 
     cleaned = house.job("clean")
     assert cleaned.success
@@ -413,7 +413,7 @@ def test_a_closed_day_is_rolled_up(house: House, spark: SparkSession) -> None:
         instance=house.instance, raise_on_error=False, partition_key=day
     )
     assert done.success, failures(done)
-    assert verdicts(done.get_asset_check_evaluations()) == {"rollup:rows_unchanged": True}
+    assert verdicts(done.get_asset_check_evaluations()) == {"orders_rollup:rows_unchanged": True}
 
 
 def sealed_with_false_records(house: House) -> None:
