@@ -131,6 +131,37 @@ def test_a_failure_later_is_a_restart_of_that_worker_only(
     assert supervisor.drain(30)
 
 
+def _error_during_the_pause(
+    pair: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch, message: str
+) -> list[str]:
+    """What states() says of the worker that failed, and of it once it runs again."""
+    supervisor, one, _ = pair
+    clock.now += module.STARTED_AFTER_SECONDS + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(random, "uniform", lambda low, high: 0.2)
+        one.failure = OSError(message)
+        until(lambda: supervisor.states()[0][1] == 1, "the failure")
+        found = [supervisor.states()[0][2]]
+    until(lambda: one.starts == 2, "the restart")
+    return [*found, supervisor.states()[0][2]]
+
+
+def test_a_failure_is_kept_until_the_worker_runs_again(
+    pair: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: each.error; the page and the metrics would say that all is well."""
+    found = _error_during_the_pause(pair, clock, monkeypatch, "the disk is gone")
+    assert found == ["OSError: the disk is gone", ""]
+
+
+def test_without_its_text_a_failure_is_forgotten(
+    pair: Pair, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the supervisor forgets the error."""
+    monkeypatch.setattr(module, "error_text", lambda error: "")
+    assert _error_during_the_pause(pair, clock, monkeypatch, "the disk is gone") == ["", ""]
+
+
 class Silent(BaseException):
     """No Exception, and nobody can ask it what it says."""
 

@@ -15,7 +15,7 @@ SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan 
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     source record;
-    wanted integer := LEAST(GREATEST(max_events, 1), 100000);
+    wanted integer := LEAST(GREATEST(COALESCE(max_events, 500), 1), 100000);
     wanted_here integer;
     watermark bigint;
     found_rows integer;

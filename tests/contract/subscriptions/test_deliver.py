@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from penstock import database
 from penstock.errors import BelowLowSequence, LogBehind
 from penstock.publishing.publish import publish_batch
-from penstock.records import Message
+from penstock.records import Lease, Message
 from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
 from tests.kit.log import drain, topic
@@ -64,6 +67,65 @@ def test_a_poll_without_max_each_is_noticed(db: ContractDatabase) -> None:
     db.without_guard("poll", "GREATEST(COALESCE(max_each, wanted), 1)", "wanted")
     polled = stream.poll(own, member, leases, 15, max_each=3)
     assert [len(events) for _, events in polled] == [10, 5]
+
+
+def _polled(own: Any, held: tuple[Membership, Lease], max_events: int | None) -> int:
+    member, lease = held
+    return len(
+        database.call_events(
+            own, "poll", subscription=SUBSCRIPTION, consumer=member.consumer,
+            partition_ids=[lease.partition_id], lease_epochs=[lease.lease_epoch], after=[0],
+            max_events=max_events, max_each=None,
+        )
+    )  # fmt: skip
+
+
+_IN_SQL = pytest.mark.parametrize("db", ["postgres", "mysql", "mariadb"], indirect=True)
+
+
+@_IN_SQL
+@pytest.mark.parametrize(("asked", "given"), [(None, 500), (-5, 1), (0, 1), (501, 501)])
+def test_a_poll_has_a_default_and_a_smallest_size(
+    db: ContractDatabase, asked: int | None, given: int
+) -> None:
+    """Guards: COALESCE and GREATEST."""
+    own = db.connect()
+    filled(own, events=510)
+    assert _polled(own, member_with_lease(own, "a"), asked) == given
+
+
+@_IN_SQL
+@pytest.mark.parametrize(
+    ("old", "new", "given"),
+    [
+        ("1), 100000)", "1), 20)", 20),
+        ("LEAST(GREATEST(COALESCE(max_events, 500), 1), 100000)", "max_events", 29),
+    ],
+)
+def test_a_poll_has_a_largest_size(db: ContractDatabase, old: str, new: str, given: int) -> None:
+    """Guard: LEAST, with a smaller bound in place of 100,000.  Mutant: without it."""
+    own = db.connect()
+    filled(own, events=30)
+    db.without_guard("poll", old, new)
+    assert _polled(own, member_with_lease(own, "a"), 29) == given
+
+
+@_IN_SQL
+@pytest.mark.parametrize(
+    ("old", "new", "asked", "given"),
+    [
+        ("COALESCE(max_events, 500)", "COALESCE(max_events, 400)", None, 400),
+        ("GREATEST(COALESCE(max_events, 500), 1)", "COALESCE(max_events, 500)", -5, 0),
+    ],
+)
+def test_without_a_bound_a_poll_returns_another_number(
+    db: ContractDatabase, old: str, new: str, asked: int | None, given: int
+) -> None:
+    """Mutants: another default, and no smallest size."""
+    own = db.connect()
+    filled(own, events=510)
+    db.without_guard("poll", old, new)
+    assert _polled(own, member_with_lease(own, "a"), asked) == given
 
 
 def test_what_was_published_is_what_is_polled(db: ContractDatabase) -> None:
