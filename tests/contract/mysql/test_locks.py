@@ -10,6 +10,7 @@ import pymysql
 import pytest
 
 from penstock import Message, database, log
+from penstock.database import calls
 from penstock.publishing.publish import publish_batch
 from penstock.topics import names
 from penstock.upkeep.sequencing import sequence_round
@@ -102,16 +103,32 @@ def _deadlocked(db: MySQLDatabase, run: Callable[[Any], Any]) -> Future[Any]:
     return done
 
 
-def test_a_deadlock_ends_a_pass_and_no_sequencer(mysql_db: MySQLDatabase) -> None:
-    """F5, F12. Guard: upkeep.sequencing.unless_locked; the next pass does what this one had to."""
+def test_a_pass_that_a_deadlock_ends_is_made_again(mysql_db: MySQLDatabase) -> None:
+    """F5, F12. Guard: the tries of a call that is a transaction of its own."""
+    found = _deadlocked(mysql_db, sequence_round).result()
+    assert (found.events, found.busy) == (2, False)
+    assert texts(mysql_db.connect()) == ["1", "2"]
+
+
+def test_a_deadlock_ends_a_pass_and_no_sequencer(
+    mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F5, F12. Guard: upkeep.sequencing.unless_locked; the next pass does what this one had to.
+
+    Here without the tries, of which a pass may need more than there are.
+    """
+    monkeypatch.setattr(calls, "_TRIES", 1)
     assert _deadlocked(mysql_db, sequence_round).result().busy
     own = mysql_db.connect()
     assert sequence_round(own).events == 2
     assert texts(own) == ["1", "2"]
 
 
-def test_without_it_the_sequencer_dies(mysql_db: MySQLDatabase) -> None:
-    """Mutant: the pass alone."""
+def test_without_it_the_sequencer_dies(
+    mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the pass alone, without the tries of its call."""
+    monkeypatch.setattr(calls, "_TRIES", 1)
     error = _deadlocked(mysql_db, log.sequence).exception()
     assert isinstance(error, pymysql.err.OperationalError)
     assert error.args[0] == 1213

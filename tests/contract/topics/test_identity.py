@@ -52,8 +52,8 @@ IDS_NOT_RAISED: Guard = {
 }
 
 
-class Killed(BaseException):
-    """Not an error: the process is gone."""
+class Killed(KeyboardInterrupt):
+    """The process is gone.  All else that a sink raises is a failed attempt."""
 
 
 class Dying(JsonlSink):
