@@ -48,9 +48,11 @@ def _erased_while(
 
     def erase(eraser: Connection) -> int:
         rows = database.call(eraser, "erase_letters", erasure=erasure, key="k", max_rows=10)
+        eraser.commit()
         return int(rows[0][0])
 
-    with closing(db.connect()) as eraser, ThreadPoolExecutor(1) as threads:
+    # In a transaction of its own a call is not tried again after a deadlock.
+    with closing(db.connect(autocommit=False)) as eraser, ThreadPoolExecutor(1) as threads:
         with closing(db.connect(autocommit=False)) as worker:
             first(worker)
             erasing = threads.submit(erase, eraser)
