@@ -16,7 +16,7 @@ from tests.faults.world import TOPIC, World
 PUBLISHERS = frozenset({"publisher", "crowd"})
 CONSUMERS = frozenset({"consumer", "raw"})
 #: Whose transactions commit effects, by what their names begin with.
-COMMITTING = ("exact", "raw", "jobs", "keyed")
+COMMITTING = ("exact", "raw", "jobs", "keyed", "late")
 
 
 class Mixed:

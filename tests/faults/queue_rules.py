@@ -138,7 +138,8 @@ def done_once(run: Run) -> Iterator[Anomaly]:
     dead = Counter(each.job for each in run.jobs.dead)
     for name, settings in run.jobs.queues.items():
         for each in run.log:
-            if each.partition not in settings["partitions"]:
+            begins = settings.get("begins", {}).get(str(each.partition), 1)
+            if each.partition not in settings["partitions"] or each.sequence < begins:
                 continue
             job = (name, each.partition, each.sequence)
             exact = settings["effects"] == "exact"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from tests.faults.servers import Crashing
 from tests.faults.world import PATIENCE, World, log_of, rows_of
 
 TOPIC = "faults/jobs"
-ORDERS = {"jobs": "none", "keyed": "key", "shell": "none"}
+ORDERS = {"jobs": "none", "keyed": "key", "shell": "none", "late": "none"}
+#: It begins when the first events are dropped already.
+LATE = "late"
 VISIBILITY_SECONDS = 2.0
 SETTINGS = {
     "visibility_seconds": VISIBILITY_SECONDS,
@@ -46,14 +48,22 @@ class QueueWorld(World):
         serial = "SERIAL" if self.engine == "postgres" else "BIGINT AUTO_INCREMENT"
         with contextlib.closing(self.connect()) as own:
             names.create_topic(own, TOPIC, self.partitions)
-            for name, order in ORDERS.items():
-                queue.subscribe(own, name, [TOPIC])
-                queue.configure(own, name, **self.settings | {"order": order})
+            for name in ORDERS.keys() - {LATE}:
+                self.make(own, name)
             database.execute(
                 own,
                 f"CREATE TABLE done (id {serial} PRIMARY KEY, sub VARCHAR(20), part INT,"
                 " seq BIGINT, label VARCHAR(80), receipt VARCHAR(80))",
             )
+
+    def make(self, connection: Any, name: str) -> None:
+        """A queue that begins at the first event that there is."""
+        queue.subscribe(connection, name, [TOPIC])
+        queue.configure(connection, name, **self.settings | {"order": ORDERS[name]})
+
+    def jobs_of(self, connection: Any, partition: int) -> Iterable[list[Any]]:
+        """The events of a partition, as the checker reads them."""
+        return log_of(connection, TOPIC, partition, 1)
 
     def drain(self, seconds: float = PATIENCE) -> None:
         """Also wait until the queues that have workers are empty, and their positions say so.
@@ -87,7 +97,7 @@ class QueueWorld(World):
                 row[1] += FIRST_PARTITION if row[0] in ORDERS else 0
         with contextlib.closing(self.connect()) as own:
             for partition in range(self.partitions):
-                for row in log_of(own, TOPIC, partition, 1):
+                for row in self.jobs_of(own, partition):
                     found["log"].append([partition + FIRST_PARTITION, *row[1:]])
             found["done"] = rows_of(
                 own, "SELECT sub, part, seq, label, receipt FROM done ORDER BY id"

@@ -285,6 +285,15 @@ def test_a_bad_run_is_seen(kind: str, spoil: Callable[[MadeQueue], None]) -> Non
     assert kind in made.kinds()
 
 
+@pytest.mark.parametrize(("begins", "kinds"), [(2, set()), (1, {"lost"})])
+def test_a_queue_that_begins_late_owes_what_came_since(begins: int, kinds: set[str]) -> None:
+    """It was never given the first event, and whether that is lost depends on where it began."""
+    made = sound()
+    made.dump["queues"]["late"] = made.dump["queues"]["shell"] | {"begins": {"0": begins}}
+    made.dump["handled"] += [["late", 0, sequence] for sequence in range(2, 5)]
+    assert made.kinds() == kinds
+
+
 @pytest.mark.parametrize("rule", queue_rules.RULES, ids=lambda rule: rule.__name__)
 def test_each_rule_is_needed(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the checker without the rule; at least one bad run is then taken for less bad."""
