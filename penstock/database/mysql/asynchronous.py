@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from socket import SHUT_RDWR
 from typing import Any, TypeVar
 
-from penstock.database.mysql.connection import MySQL
+from penstock.database.mysql.connection import MySQL, in_transaction
 from penstock.database.mysql.session import MySQLWork
 
 T = TypeVar("T")
@@ -61,8 +61,12 @@ class AsyncMySQLConnection:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """A transaction that commits at the end, or rolls back when its block raises."""
-        whole = _WORK.transaction(self.driver)
+        """A transaction that commits at the end, or rolls back when its block raises.
+
+        Inside of a transaction it is a savepoint, as psycopg's is: another BEGIN would commit.
+        """
+        within = in_transaction(self.driver)
+        whole = self.driver.transaction() if within else _WORK.transaction(self.driver)
         await self._in_thread(whole.__enter__)
         try:
             yield

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.database.mysql import limits
 from penstock.driver_errors import errno_of
-from penstock.errors import TransactionRolledBack
+from penstock.errors import TransactionRolledBack, UsageError
 
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
 _NO_SAVEPOINT = 1305
@@ -25,6 +25,11 @@ class Blocks:
 
     #: How many blocks are open: it names the next savepoint.
     _depth = 0
+
+    def begin(self: Any) -> None:
+        """As the driver's; UsageError inside of a block, because it would commit."""
+        _require_no_block(self, "begin()")
+        super().begin()  # type: ignore[misc]
 
     def execute(
         self: Any, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None
@@ -46,11 +51,13 @@ class Blocks:
 
     def commit(self) -> None:
         """Commit.  The session gets its own time limit back, if a call has set one."""
+        _require_no_block(self, "commit()")
         super().commit()  # type: ignore[misc]
         limits.lift_noted(self)
 
     def rollback(self) -> None:
         """Roll back.  The session gets its own time limit back, if a call has set one."""
+        _require_no_block(self, "rollback()")
         super().rollback()  # type: ignore[misc]
         limits.lift_noted(self)
 
@@ -94,17 +101,33 @@ def _whole(connection: Any) -> Iterator[None]:
 def _savepoint(connection: Any) -> Iterator[None]:
     name = f"penstock_block_{connection._depth}"
     connection.query(f"SAVEPOINT {name}")
-    connection._depth += 1
     try:
-        yield
+        with block_of(connection):
+            yield
     except BaseException:
         with suppress(Exception):  # gone with the whole transaction, or with the connection
             connection.query(f"ROLLBACK TO SAVEPOINT {name}")
         raise
-    else:
-        _release(connection, name)
+    _release(connection, name)
+
+
+@contextmanager
+def block_of(connection: Any) -> Iterator[None]:
+    """In this block the transaction is not the application's to begin or to end."""
+    connection._depth = depth = getattr(connection, "_depth", 0) + 1
+    try:
+        yield
     finally:
-        connection._depth -= 1
+        connection._depth = depth - 1
+
+
+def _require_no_block(connection: Any, what: str) -> None:
+    if connection._depth:
+        raise UsageError(
+            f"{what} inside `with ... transaction()`",
+            hint="the end of the block commits, an exception rolls back; for a part of the work "
+            "use `with connection.transaction()`, which is a savepoint there",
+        )
 
 
 def _release(connection: Any, name: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from penstock.database import calls
 from penstock.database.dialect import Bell, Ear
 from penstock.database.mysql import limits
+from penstock.database.mysql.blocks import block_of
 from penstock.database.mysql.connection import in_transaction, took_savepoint
 from penstock.database.wake import Wake
 
@@ -72,7 +73,8 @@ class MySQLWork:
         connection.begin()
         connection.query("SAVEPOINT penstock_work")
         try:
-            yield
+            with block_of(connection):
+                yield
             limits.forget(connection)  # it is lifted below, also where a handler's own SQL set it
             connection.commit()
         except BaseException:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import penstock
-from penstock.database.mysql import blocks
+from penstock.database.mysql import asynchronous, blocks, session
 from penstock.errors import TransactionRolledBack
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase, MySQLDatabase
@@ -121,3 +122,84 @@ def test_without_the_look_at_the_savepoint_half_of_the_block_stays(
         own.execute(TABLE)
         ended_within(mysql_db.url)
         assert noted(own) == [(2, "a")]
+
+
+def test_a_block_inside_of_an_async_handlers_transaction_is_a_savepoint(
+    db: ContractDatabase,
+) -> None:
+    """It neither commits the position nor what the handler wrote before."""
+    own = db.connect()
+    own.execute(TABLE)
+    names.create_topic(own, "tests/log", create_namespaces=True)
+    penstock.subscribe(own, "billing", ["tests/log"])
+    penstock.publish(own, "tests/log", b"1")
+    drain(own)
+    fails = True
+
+    async def bill(event: Any) -> None:
+        async with event.transaction() as connection:
+            await connection.execute("INSERT INTO notes VALUES (1, 'a')")
+            with contextlib.suppress(Stop):
+                async with connection.transaction():
+                    await connection.execute("INSERT INTO notes VALUES (2, 'a')")
+                    raise Stop
+            async with connection.transaction():
+                await connection.execute("INSERT INTO notes VALUES (3, 'a')")
+            if fails:
+                raise Stop
+
+    with pytest.raises(penstock.PenstockError):
+        asyncio.run(penstock.AsyncConsumer(db.url, "billing", handler=bill).run_until_idle())
+    assert noted(own) == []
+    assert penstock.stream.position(own, "billing", "tests/log") == {0: 0}
+    fails = False
+    asyncio.run(penstock.AsyncConsumer(db.url, "billing", handler=bill).run_until_idle())
+    assert noted(own) == [(1, "a"), (3, "a")]
+    assert penstock.stream.position(own, "billing", "tests/log") == {0: 1}
+
+
+def test_without_the_look_for_a_transaction_the_position_is_committed_half_way(
+    mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard of the test before; the refusal of a second BEGIN behind it is out too."""
+    monkeypatch.setattr(asynchronous, "in_transaction", lambda _: False)
+    monkeypatch.setattr(session, "block_of", lambda _: contextlib.nullcontext())
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_a_block_inside_of_an_async_handlers_transaction_is_a_savepoint(mysql_db)
+
+
+@pytest.mark.parametrize("ends", ["begin", "commit", "rollback"])
+def test_a_handler_does_not_end_its_transaction(mysql_db: MySQLDatabase, ends: str) -> None:
+    """psycopg refuses it too.  Guard: `block_of`; else the position stays with half of the work."""
+    own = mysql_db.connect()
+    own.execute(TABLE)
+    names.create_topic(own, "tests/log", create_namespaces=True)
+    penstock.subscribe(own, "billing", ["tests/log"])
+    penstock.publish(own, "tests/log", b"1")
+    drain(own)
+    told: list[str] = []
+
+    def bill(event: Any) -> None:
+        with event.transaction() as connection:
+            note(connection, 1)
+            try:
+                getattr(connection, ends)()
+            except penstock.UsageError as error:
+                told.append(str(error))
+            raise Stop
+
+    with pytest.raises(penstock.PenstockError):
+        penstock.Consumer(mysql_db.url, "billing", handler=bill).run_until_idle()
+    assert told
+    assert f"{ends}() inside" in told[0]
+    assert noted(own) == []
+    assert penstock.stream.position(own, "billing", "tests/log") == {0: 0}
+
+
+def test_without_the_block_it_commits_half_way(
+    mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard of the test before."""
+    monkeypatch.setattr(session, "block_of", lambda _: contextlib.nullcontext())
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_a_handler_does_not_end_its_transaction(mysql_db, "commit")
