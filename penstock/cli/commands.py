@@ -133,8 +133,8 @@ OF_THE_PLATFORM = {
     "policy": "Heartbeats, leases, statistics and retries of subscriptions, and what is kept.",
     "relay": "Send a subscription to a sink: what is there, or --forever."
     " Exit code 1: not all was sent.",
-    "rollup": "Turn the many small files of closed days on a target into few large ones.",
-    "seal": "Cut the end of a topic's partitions into log epochs.",
+    "rollup": "Turn the many small files of closed days on a topic's targets into few large ones.",
+    "seal": "Cut the end of topics' partitions into log epochs, as the policy file says.",
     "target": "The places that archives are kept in.",
     "verify": "Make every check that Dagster makes: log, consumers, copies, policies, one event end"
     " to end.",
