@@ -291,6 +291,6 @@ def test_a_stream_with_targets_says_that_it_reads_the_archive(
         stream.subscribe(connection, "spark", [TOPIC])
     targets = json.dumps({"one": str(tmp_path)})
     for options, found in (({}, []), ({"targets": targets}, [(0,), (0,)])):
-        reader = _reader(db, subscription="spark", **options)
+        reader = _reader(db, None, subscription="spark", **options)
         reader.commit(reader.latestOffset(reader.initialOffset(), ReadMaxRows(12)))
         assert db.run(noted) == found
