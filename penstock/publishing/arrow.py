@@ -86,6 +86,27 @@ def whole(column: Column) -> Column:
     return found
 
 
+def without_views(table: Any) -> Any:
+    """The table with views, in which Polars gives texts and bytes, as Arrow's older types."""
+    pa, _ = _modules()
+    for place, field in enumerate(table.schema):
+        column = table.column(place)
+        if pa.types.is_dictionary(field.type) and pa.types.is_string_view(field.type.value_type):
+            texts = [each.dictionary.cast(pa.large_string()) for each in column.chunks]
+            taken = [
+                text.take(each.indices) for text, each in zip(texts, column.chunks, strict=True)
+            ]
+            column = pa.chunked_array(taken, pa.large_string())
+        elif pa.types.is_string_view(field.type):
+            column = column.cast(pa.large_string())
+        elif pa.types.is_binary_view(field.type):
+            column = column.cast(pa.large_binary())
+        else:
+            continue
+        table = table.set_column(place, field.name, column)
+    return table
+
+
 def dictionaries(table: Any) -> list[dict[str, Any]]:
     """The rows; times to the microsecond.  ValueError or OverflowError for one beyond 9999."""
     pa, pc = _modules()

@@ -130,7 +130,8 @@ def _checked(table: Any) -> pa.Table:
     if len(set(names)) < len(names):
         raise InvalidArgument("two columns of the table have one name", hint="rename one of them")
     nothing = [field.name for field in table.schema if pa.types.is_null(field.type)]
-    given = table.drop_columns([name for name in nothing if name in _KINDS and name != "payload"])
+    unused = [name for name in nothing if name in _KINDS and name != "payload"]
+    given: pa.Table = arrow.without_views(table.drop_columns(unused))
     kinds = {field.name: _kind(field.type) for field in given.schema}
     require_columns("table", kinds, _KINDS, ["payload"])
     try:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import polars
 import psycopg
 import pyarrow as pa
 import pytest
@@ -394,3 +395,21 @@ def test_on_sqlalchemy_and_what_is_no_psycopg(database_url: str, connection: Con
     assert _payloads(connection) == [b"a"]
     with pytest.raises(InvalidArgument, match="publish_table is called outside a transaction"):
         penstock.publish_table(connection, TOPIC, table)
+
+
+def test_a_data_frame_of_polars_goes_by_columns(
+    connection: Connection, by_columns_only: None
+) -> None:
+    """Its texts and bytes are views, which Arrow's older types are made of."""
+    frame = polars.DataFrame(
+        {
+            "payload": [b"a", b"", b"c"],
+            "key": ["k", None, "grün"],
+            "type": polars.Series(["t", "u", "t"], dtype=polars.Categorical),
+            "headers": [None, '{"n": 1}', None],
+        }
+    )
+    with connection.transaction():
+        assert penstock.publish_table(connection, TOPIC, pa.table(frame)) == 3
+    found = connection.execute("SELECT payload, key, type FROM penstock.events ORDER BY id")
+    assert found.fetchall() == [(b"a", "k", "t"), (b"", None, "u"), (b"c", "grün", "t")]
