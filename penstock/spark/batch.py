@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.spark.cold import Archive, read_cold
+from penstock.errors import BelowLowSequence
+from penstock.spark.cold import BELOW_LOW_HINT, Archive, read_cold
 from penstock.spark.columns import Wanted
 from penstock.spark.decoding import Decoded
 from penstock.spark.hot import RangeDropped, read_hot, require_same_topic
@@ -85,5 +86,5 @@ def _read_range(
         yield from read_hot(connection, wanted, source)
     except RangeDropped as dropped:
         if not archive.targets:
-            raise dropped.error from None
+            raise BelowLowSequence(dropped.error.message, hint=BELOW_LOW_HINT) from None
         yield from read_cold(archive, wanted, dropped.rest)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: As the log epoch of an event that is not sealed yet: in a position of the log, and here.
 _UNSEALED, _NO_LOG_EPOCH = pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32())
 
+#: What to do about events that the database no longer has, in the options of the format.
+BELOW_LOW_HINT = 'begin at "earliest", or read the archive too: source=auto and targets'
+
 
 @dataclass(frozen=True, slots=True)
 class Archive:

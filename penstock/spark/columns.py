@@ -53,7 +53,12 @@ def chosen(schema: StructType, *, decoded: Sequence[str] = ()) -> tuple[str, ...
 
     Those of ``decoded`` are made from the payload, and are not looked at here.
     """
+    names = schema.fieldNames()
     for field in schema.fields:
+        if names.count(field.name) > 1:
+            raise InvalidArgument(
+                f"the schema has the column {field.name[:80]!r} twice", hint="name each column once"
+            )
         if field.name in decoded:
             continue
         given = field.dataType.simpleString()
@@ -67,4 +72,4 @@ def chosen(schema: StructType, *, decoded: Sequence[str] = ()) -> tuple[str, ...
                 f"the schema has the column {field.name} as {given[:80]}",
                 hint=f"it is {_SPARK_TYPES[field.name]}; cast it after reading",
             )
-    return tuple(name for name in schema.fieldNames() if name not in decoded)
+    return tuple(name for name in names if name not in decoded)

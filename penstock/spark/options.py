@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.archive.targets import Target
@@ -39,6 +39,11 @@ _OFFSETS_HINT = (
     '{"0": 1200}'
 )
 _TIME_HINT = "write a time with its zone, like 2026-01-31T09:30:00+01:00, or milliseconds"
+_TYPES_HINT = 'leave it out for all; events whose type is the empty text are types = [""]'
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: A user name and a password before a host.  A type or a subscription may be another URL.
+_SECRET = re.compile(r"://[^/\s]*@")
+_MAY_HOLD_SECRETS = frozenset({"url", "urlvariable", "targets"})
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 READ_NAMES = (
     "url", "urlVariable", "topic", "partitions", "types", "startingOffsets", "endingOffsets",
@@ -154,13 +159,16 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
     _refuse_unknown(given, READ_NAMES)
     if streaming:
         _refuse_ends(given)
+    starting = _place(given, "starting", LATEST if streaming else EARLIEST)
+    ending = _place(given, "ending", LATEST)
+    _require_order(starting, ending)
     return ReadOptions(
         address=address(given),
         topic=topic(given),
         partitions=_partitions(given.get("partitions")),
         types=_types(given.get("types")),
-        starting=_place(given, "starting", LATEST if streaming else EARLIEST),
-        ending=_place(given, "ending", LATEST),
+        starting=starting,
+        ending=ending,
         events_per_task=_number(given, "eventsPerTask", 100_000, _MOST_EVENTS),
         max_connections=_number(given, "maxConnections", None, _MOST_CONNECTIONS),
         pace=_pace(given),
@@ -226,12 +234,24 @@ def topic(given: Mapping[str, str]) -> str:
 
 def _refuse_unknown(given: Mapping[str, str], names: Sequence[str]) -> None:
     known = {name.lower(): name for name in names}
-    for option in given:
-        if option.lower() in known or option.lower() in _OF_SPARK:
+    for option, text in given.items():
+        if option.lower() in _OF_SPARK:
+            continue
+        if option.lower() in known:
+            _refuse_secret(known[option.lower()], text)
             continue
         near = difflib.get_close_matches(option.lower(), known, 1)
         hint = f"did you mean {known[near[0]]}?" if near else f"there are: {', '.join(names)}"
         raise InvalidArgument(f"there is no option {option[:80]!r}", hint=hint)
+
+
+def _refuse_secret(name: str, text: str) -> None:
+    """A URL given to the wrong option would be repeated by its error, with the password."""
+    if name.lower() not in _MAY_HOLD_SECRETS and _SECRET.search(text):
+        raise InvalidArgument(
+            f"{name} is a URL with a user name, which is not repeated here",
+            hint="the URL of the database goes to url",
+        )
 
 
 def _refuse_ends(given: Mapping[str, str]) -> None:
@@ -263,8 +283,13 @@ def _types(text: str | None) -> tuple[str, ...] | None:
         found = _json(text, "types", 'list types with commas, or as JSON: ["a,b", "c"]')
         if not all(isinstance(each, str) for each in found):
             raise InvalidArgument("types is a list of other things than texts")
+        if not found:
+            raise InvalidArgument("types is an empty list", hint=_TYPES_HINT)
         return tuple(found)
-    return tuple(part.strip() for part in text.split(","))
+    parts = tuple(part.strip() for part in text.split(","))
+    if not all(parts):
+        raise InvalidArgument(f"types is {text[:80]!r}, with an empty one", hint=_TYPES_HINT)
+    return parts
 
 
 def _place(given: Mapping[str, str], side: str, default: str) -> Place:
@@ -281,6 +306,15 @@ def _place(given: Mapping[str, str], side: str, default: str) -> Place:
     if text.startswith(_BOOKMARK):
         return Place(bookmark=text.removeprefix(_BOOKMARK))
     return Place(positions=_positions(text, f"{side}Offsets"))
+
+
+def _require_order(starting: Place, ending: Place) -> None:
+    """What other places stand for is known to the database only; see ``batch_ranges``."""
+    if starting.time and ending.time and starting.time > ending.time:
+        raise InvalidArgument(
+            f"startingTimestamp {starting.time} is after endingTimestamp {ending.time}",
+            hint="give an end that is not before the start",
+        )
 
 
 def _positions(text: str, option: str) -> dict[int, int]:
@@ -302,20 +336,20 @@ def _positions(text: str, option: str) -> dict[int, int]:
 def _json(text: str, option: str, hint: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidArgument(f"{option} is {text[:80]!r}", hint=hint) from None
 
 
 def _time(text: str, option: str) -> datetime:
     try:
         if text.isdecimal():
-            return datetime.fromtimestamp(int(text) / 1000, UTC)
+            return _EPOCH + timedelta(milliseconds=int(text))
         found = datetime.fromisoformat(text)
-    except (ValueError, OverflowError, OSError):
-        found = None
-    if found is None or found.tzinfo is None:
-        raise InvalidArgument(f"{option} is {text[:80]!r}", hint=_TIME_HINT)
-    return found.astimezone(UTC)
+        if found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):  # no time, or beyond the years 1 to 9999 in UTC
+        pass
+    raise InvalidArgument(f"{option} is {text[:80]!r}", hint=_TIME_HINT)
 
 
 def _pace(given: Mapping[str, str]) -> Pace:
@@ -380,7 +414,11 @@ def _targets(text: str | None) -> tuple[Target, ...]:
     if text is None:
         return ()
     hint = 'write a JSON object of names and places, like {"nas": "/mnt/archive"}'
-    found = _json(text, "targets", hint)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    # It is not repeated: a place may hold keys.
     if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
         raise InvalidArgument("targets is no JSON object of texts", hint=hint)
     return tuple(Target(name, place) for name, place in found.items())

@@ -7,11 +7,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from penstock.archive.times import position_at
-from penstock.errors import BelowLowSequence, BeyondHighWatermark, InvalidPartition
+from penstock.errors import (
+    BelowLowSequence,
+    BeyondHighWatermark,
+    InvalidArgument,
+    InvalidPartition,
+)
 from penstock.log.bookmarks import bookmark_positions
 from penstock.records import PartitionRange
-from penstock.spark.cold import cold_ranges
-from penstock.spark.options import COLD, EARLIEST, HOT, Place, ReadOptions
+from penstock.spark.cold import BELOW_LOW_HINT, cold_ranges
+from penstock.spark.options import COLD, EARLIEST, HOT, LATEST, Place, ReadOptions
 from penstock.spark.ranges import Range
 from penstock.topics.names import partition_ranges
 
@@ -38,6 +43,8 @@ def batch_ranges(connection: Connection, options: ReadOptions) -> list[Range]:
     present = chosen_partitions(connection, options)
     after = start_positions(connection, options, present)
     until = positions(connection, options, options.ending, present, unnamed=None)
+    if options.ending.name != LATEST:  # events may come between the two looks
+        _require_order(after, until)
     return ranges_between(connection, options, present, after, until)
 
 
@@ -51,7 +58,7 @@ def start_positions(
             raise BelowLowSequence(
                 f"the read begins after sequence {found[each.partition]} of partition"
                 f" {each.partition}, but the database holds it from {each.low_sequence} on",
-                hint='begin at "earliest", or read the archive too: source=auto and targets',
+                hint=BELOW_LOW_HINT,
             )
     return found
 
@@ -108,6 +115,16 @@ def ranges_between(
         if hot_from <= last:
             found.append(Range(each.partition, each.partition_id, hot_from, last))
     return found
+
+
+def _require_order(after: Mapping[int, int], until: Mapping[int, int]) -> None:
+    for partition, end in until.items():
+        if after[partition] > end:
+            raise InvalidArgument(
+                f"the read begins after sequence {after[partition]} of partition {partition}, and"
+                f" ends at {end}",
+                hint="give an end that is not before the start",
+            )
 
 
 def _require_there(positions: Mapping[int, int], present: Iterable[PartitionRange]) -> None:

@@ -165,6 +165,9 @@ def _stages(messages: Messages) -> list[Stage]:
 
 def _require_columns(schema: StructType, topic_column: str | None) -> None:
     own = {topic_column: "string"} if topic_column else {}
+    names = schema.fieldNames()
+    if len(set(names)) < len(names):
+        raise InvalidArgument("two columns of the data frame have one name", hint="rename one")
     tables.require_columns(
         "data frame",
         {field.name: field.dataType.simpleString() for field in schema.fields},
@@ -175,6 +178,16 @@ def _require_columns(schema: StructType, topic_column: str | None) -> None:
 
 def _messages(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Iterator[Message]:
     for batch in batches:
-        for row in batch.to_pylist():
+        for row in _rows(batch):
             topic: Any = row.pop(options.topic_column) if options.topic_column else options.topic
             yield tables.message(topic, row)
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    try:
+        return batch.to_pylist()
+    except (ValueError, OverflowError):
+        raise InvalidArgument(
+            "a not_before of the data frame is no time that Python knows",
+            hint="use years from 1 to 9999",
+        ) from None

@@ -37,6 +37,7 @@ MAX_ATTEMPTS = 1_000
 # Control characters and blanks are those of Unicode, spelled out as in the database's require_name.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BLANK = re.compile(r"[ \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]*")
+_IS_URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -204,6 +205,11 @@ def _path(path: str, what: str, longest: int) -> str:
         )
     parts = path.split("/")
     for place, part in enumerate(parts, start=1):
+        if not part and _IS_URL.search(path):  # it is not repeated: it may hold a password
+            raise EmptySegment(
+                f"the {what} is a URL, which is not repeated here",
+                hint="write namespace/topic; the URL of the database is another argument",
+            )
         if not part:
             raise EmptySegment(
                 f"the {what} {path[:80]!r} has an empty name in its path",

@@ -15,7 +15,7 @@ from penstock.archive.targets import Target
 from penstock.errors import BelowLowSequence, BookmarkNotFound, EpochMissing, InvalidArgument
 from penstock.spark import cold, register
 from penstock.spark.batch import RangesInput, inputs, read_input
-from penstock.spark.cold import Archive
+from penstock.spark.cold import BELOW_LOW_HINT, Archive
 from penstock.spark.columns import Wanted
 from penstock.spark.options import read_options
 from penstock.spark.stream import StreamReader
@@ -160,8 +160,9 @@ def test_retention_between_plan_and_read_loses_nothing(
     assert sum(batch.num_rows for batch in rest) == 76
     assert _read(given, [each for each in tasks if isinstance(each, RangesInput)]) == whole
     alone = read_options(_given(db, None))
-    with pytest.raises(BelowLowSequence):
+    with pytest.raises(BelowLowSequence) as refused:
         _read(alone, [each for each in tasks if isinstance(each, RangesInput)])
+    assert refused.value.hint == BELOW_LOW_HINT
 
 
 def test_cold_tasks_end_where_log_epochs_do(

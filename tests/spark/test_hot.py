@@ -10,11 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock import log
 from penstock.archive import hot
 from penstock.errors import (
     BelowLowSequence,
     BeyondHighWatermark,
     EpochMissing,
+    InvalidArgument,
     InvalidPartition,
     LogBehind,
     TopicNotFound,
@@ -89,6 +91,17 @@ def test_positions_are_where_a_read_begins_and_ends(db: ContractDatabase) -> Non
         planned(db, endingOffsets='{"0": 11}')
     with pytest.raises(TopicNotFound):
         planned(db, topic="tests/none")
+
+
+@pytest.mark.parametrize("end", ['{"0": 7}', "earliest", "bookmark:mark"])
+def test_a_start_after_the_end_is_refused(db: ContractDatabase, end: str) -> None:
+    published(db, 20, odd=False)
+    with closing(db.connect()) as connection:
+        log.place_bookmark(connection, TOPIC, "mark", {0: 8, 1: 1})
+    with pytest.raises(InvalidArgument, match="after sequence 8 of partition 0, and ends at"):
+        planned(db, startingOffsets='{"0": 8}', endingOffsets=end)
+    assert not _read(db, planned(db, startingOffsets='{"0": 7}', endingOffsets='{"0": 7}'))
+    assert not _read(db, planned(db, startingOffsets="latest"))
 
 
 def test_a_time_is_that_of_sequencing(db: ContractDatabase) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigurationError, InvalidArgument, InvalidName, PenstockError
 from penstock.spark.columns import chosen
-from penstock.spark.options import Place, read_options
+from penstock.spark.options import Place, read_options, write_options
+from penstock.spark.writing import BatchWriter, _messages
+from penstock.topics import validation
 
 TOPIC = {"topic": "bank/accounts"}
 SECRET = "geheim"
@@ -29,7 +32,18 @@ URL = f"postgresql://me:{SECRET}@host/db"
         ({**TOPIC, "urlVariable": URL}, "not the name of an environment variable"),
         ({**TOPIC, "partitions": "1-"}, "list numbers and ranges"),
         ({**TOPIC, "partitions": "5-1"}, "list numbers and ranges"),
+        ({"topic": URL}, "topic is a URL .* not repeated"),
+        ({"topic": URL.replace("postgresql", "mysql")}, "the database goes to url"),
+        ({**TOPIC, "partitions": URL}, "partitions is a URL"),
+        ({**TOPIC, "targets": f"s3://key:{SECRET}@bucket"}, "no JSON object of texts"),
+        ({**TOPIC, "targets": "[" * 100_000}, "no JSON object of texts"),
         ({**TOPIC, "types": "[1]"}, "other things than texts"),
+        ({**TOPIC, "types": ""}, "with an empty one"),
+        ({**TOPIC, "types": "a,"}, "leave it out for all"),
+        ({**TOPIC, "types": "[]"}, "an empty list"),
+        ({**TOPIC, "startingTimestamp": "0001-01-01T00:00:00+10:00"}, "with its zone"),
+        ({**TOPIC, "endingTimestamp": "9999-12-31T23:00:00-10:00"}, "with its zone"),
+        ({**TOPIC, "startingTimestamp": "2", "endingTimestamp": "1"}, "is after endingTimestamp"),
         ({**TOPIC, "eventsPerTask": "0"}, "from 1 to"),
         ({**TOPIC, "eventsPerTask": "9" * 5_000}, "from 1 to"),
         ({**TOPIC, "startingOffsets": '{"0": ' + "9" * 5_000 + "}"}, "positions by partition"),
@@ -87,6 +101,10 @@ def test_options_are_read() -> None:
     assert milliseconds.starting.time == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
     listed = read_options({**TOPIC, "types": '["a,b", "c"]'})
     assert listed.types == ("a,b", "c")
+    assert read_options({**TOPIC, "types": '[""]'}).types == ("",)
+    last = read_options({**TOPIC, "startingTimestamp": "253402300799999"}).starting
+    assert last == Place(time=datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC))
+    assert read_options({**TOPIC, "types": "https://a.b/c@2"}).types == ("https://a.b/c@2",)
 
 
 def test_an_address_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,3 +126,26 @@ def test_a_schema_of_the_user_is_a_part_of_ours() -> None:
         chosen(StructType().add("body", "binary"))
     with pytest.raises(InvalidArgument, match="it is bigint"):
         chosen(StructType().add("sequence", "integer"))
+    twice = StructType().add("key", "string").add("key", "string")
+    with pytest.raises(InvalidArgument, match="'key' twice"):
+        chosen(twice)
+    twice = StructType().add("payload", "binary").add("payload", "binary")
+    with pytest.raises(InvalidArgument, match="two columns of the data frame have one name"):
+        BatchWriter(write_options(TOPIC), twice, overwrite=False)
+
+
+def test_a_time_that_python_does_not_know_is_refused_by_name() -> None:
+    """Spark's timestamps reach beyond the years of Python's."""
+    far = pa.array([10**18], pa.timestamp("us", tz="UTC"))
+    batch = pa.RecordBatch.from_arrays([pa.array([b"1"]), far], names=["payload", "not_before"])
+    with pytest.raises(InvalidArgument, match="not_before of the data frame"):
+        list(_messages(iter([batch]), write_options(TOPIC)))
+
+
+@pytest.mark.parametrize("url", [URL, URL.replace("postgresql", "mysql+pymysql")])
+def test_a_url_that_is_given_as_a_topic_is_not_repeated(url: str) -> None:
+    """Guard: wherever a topic or a namespace is asked for."""
+    for required in (validation.topic, validation.namespace):
+        with pytest.raises(InvalidName, match="is a URL, which is not repeated") as refused:
+            required(url)
+        assert SECRET not in str(refused.value)
