@@ -12,6 +12,10 @@ from penstock.database.wake import Wake
 from penstock.errors import ConfigurationError, DatabaseUnavailable, PenstockError
 
 CONNECT_TIMEOUT_SECONDS = 10
+#: What a client waits for an answer beyond the limit of what it asked for.
+ANSWER_SLACK_SECONDS = 5.0
+#: For how long a loop without a lease waits for an answer.
+LONGEST_ANSWER_SECONDS = 15.0
 
 Row = tuple[Any, ...]
 
@@ -125,6 +129,10 @@ class Work(Protocol):
 
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
         """Whether the server ended the session because its transaction took too long."""
+        ...
+
+    def answer_within(self, connection: Any, seconds: float) -> None:
+        """Let each call on an own connection take at most so long, or less where it is so now."""
         ...
 
     def listen(self, connection: Any) -> Ear:

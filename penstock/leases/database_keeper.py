@@ -198,9 +198,10 @@ class LeaseKeeper(Keeper):
     def may_beat(self, now: float) -> bool:
         """Whether to keep the consumer alive.
 
-        Not while it cannot check in: the others have to get its share.
+        Not while it cannot check in, or its loop waits for the database: the others have to get
+        its share.
         """
-        if self._member is None or self._gone or self._doubtful or self._left:
+        if self._member is None or self._gone or self._doubtful or self._left or self.is_stuck():
             return False
         return now - self._owed_since < self._member.lease_seconds
 

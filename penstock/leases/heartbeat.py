@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from penstock import database
+from penstock.database import sessions
 from penstock.database.backoff import MAX_RECONNECT_SECONDS, backoff
+from penstock.database.dialect import LONGEST_ANSWER_SECONDS
 from penstock.subscriptions import stream
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ log = logging.getLogger(__name__)
 STATEMENT_TIMEOUT_MS = 10_000
 #: A consumer whose next heartbeat is due within this share of its interval is included.
 EARLY_SHARE = 0.5
+#: How often to look whether a loop that waits for the database goes on.
+STUCK_LOOK_SECONDS = 0.2
 
 _hearts: dict[tuple[int, str], Heart] = {}
 _hearts_lock = threading.Lock()
@@ -47,6 +51,10 @@ class Kept(Protocol):
 
     def may_beat(self, now: float) -> bool:
         """Whether there is a membership that a heartbeat can keep alive."""
+        ...
+
+    def is_stuck(self) -> bool:
+        """Whether its loop has waited for the database longer than a lease."""
         ...
 
     def beat_due(self, share: float = 1.0) -> float:
@@ -108,6 +116,8 @@ class Heart:
         self._look_now = threading.Event()
         self._office = threading.Lock()
         self._at_office: Connection | None = None
+        #: The heartbeat has lost its connection: that of the check-ins is likely to be lost too.
+        self._is_suspect = False
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
 
@@ -138,11 +148,13 @@ class Heart:
 
     def open(self) -> Connection:
         """A connection for heartbeats or for check-ins."""
-        return database.connect(
+        connection = database.connect(
             self.url,
             application_name=f"penstock keeper {os.getpid()}",
             statement_timeout_ms=STATEMENT_TIMEOUT_MS,
         )
+        sessions.of_connection(connection).answer_within(connection, LONGEST_ANSWER_SECONDS)
+        return connection
 
     @contextmanager
     def office(self) -> Iterator[Connection]:
@@ -153,7 +165,10 @@ class Heart:
         """
         with self._office:
             try:
+                if self._is_suspect:
+                    self._close_office()
                 if self._at_office is None:
+                    self._is_suspect = False
                     self._at_office = self.open()
                 yield self._at_office
             except Exception as error:
@@ -189,6 +204,7 @@ class Heart:
                 failures += 1
                 _close(connection)
                 connection = None
+                self._is_suspect = True
                 self._doubt()
                 wait = backoff(failures)
             self._sleep(self._beat_now, wait)
@@ -206,7 +222,10 @@ class Heart:
                 keeper.beaten(member, begun, beat)
             self._look_now.set()
         now = time.monotonic()
-        return min([keeper.beat_due() - now for keeper in alive], default=MAX_RECONNECT_SECONDS)
+        waits = [keeper.beat_due() - now for keeper in alive]
+        # Its loop may go on at any time, and the lease must not end then.
+        waits += [STUCK_LOOK_SECONDS for keeper in list(self.keepers) if keeper.is_stuck()]
+        return min(waits, default=MAX_RECONNECT_SECONDS)
 
     def _look(self) -> None:
         while not self._ended.is_set():

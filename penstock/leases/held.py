@@ -35,6 +35,14 @@ class HeldLeases(Setting):
         finally:
             self._keeper.wake = lambda: None
 
+    def longest_answer(self) -> float:
+        """The lease, and a little more: the keeper stops at its end to keep it alive."""
+        return self._keeper.longest_answer()
+
+    def works_on(self, connection: Connection | None) -> None:
+        """The keeper looks for how long it waits."""
+        self._keeper.working = connection
+
     def reconnected(self, connection: Connection) -> None:
         """Whether the leases are still there."""
         self._keeper.look_again(connection)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from penstock.database.dialect import ANSWER_SLACK_SECONDS, LONGEST_ANSWER_SECONDS
 from penstock.errors import UnknownConsumer
 from penstock.records import Event, Lease
 from penstock.subscriptions import dead_letters
@@ -62,6 +64,8 @@ class Keeper(ABC):
         self._member: Membership | None = None
         #: Called when leases may have come or gone.
         self.wake: Callable[[], object] = lambda: None
+        #: The connection of the loop that works on the leases.
+        self.working: Connection | None = None
 
     @abstractmethod
     def __enter__(self) -> Keeper:
@@ -123,6 +127,22 @@ class Keeper(ABC):
 
     def heard(self, notices: Sequence[str]) -> None:  # noqa: B027 - it may be of no use
         """The database says that partitions have grown: lists of their ids, or "all"."""
+
+    def longest_answer(self) -> float:
+        """For how long the loop may wait for the database at a time."""
+        if self._member is None:
+            return LONGEST_ANSWER_SECONDS
+        return self._member.lease_seconds + ANSWER_SLACK_SECONDS
+
+    def is_stuck(self) -> bool:
+        """Whether the loop has waited for the database longer than a lease.
+
+        A handler may take longer: that is work.  This is none, so others have to take over.
+        """
+        since = getattr(self.working, "waiting_since", None)
+        if since is None or self._member is None:
+            return False
+        return time.monotonic() - since > self._member.lease_seconds
 
     # With the lock held: the result of a check-in, and the end of all leases.
 

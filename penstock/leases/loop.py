@@ -86,6 +86,13 @@ class Setting:
         """In the block, ``wake`` ends the loop's rest."""
         return nullcontext()
 
+    def longest_answer(self) -> float:
+        """For how long the loop can wait for the database, in seconds."""
+        return work.LONGEST_ANSWER_SECONDS
+
+    def works_on(self, connection: Connection | None) -> None:
+        """The connection on which the loop makes its rounds."""
+
     def reconnected(self, connection: Connection) -> None:
         """The database can be used again after an outage."""
 
@@ -183,8 +190,15 @@ class Rounds(ABC):
         return f"penstock {self._subscription}"[:63]
 
     def open(self) -> Connection:
-        """A connection for the work."""
-        return database.connect(self._url, application_name=self.application_name)
+        """A connection for the work.
+
+        Each call on it ends in time to go on before others have to take over.  The server may do
+        what was asked for all the same.
+        """
+        connection = database.connect(self._url, application_name=self.application_name)
+        seconds = self._setting.longest_answer()
+        sessions.of_connection(connection).answer_within(connection, seconds)
+        return connection
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -230,6 +244,7 @@ class Rounds(ABC):
 
     def _work_on(self, connection: Connection, stop: threading.Event) -> None:
         self._ear = sessions.of_connection(connection).listen(connection)
+        self._setting.works_on(connection)
         try:
             while not stop.is_set():
                 done = self.turn(connection)
@@ -242,4 +257,5 @@ class Rounds(ABC):
                     self.silence.look(connection)
                     self.rest()
         finally:
+            self._setting.works_on(None)
             self._ear = None

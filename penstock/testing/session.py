@@ -37,6 +37,9 @@ class MemoryWork:
         """Never: a block cannot end the transaction that it is in."""
         return False
 
+    def answer_within(self, connection: Any, seconds: float) -> None:
+        """Nothing waits for a server."""
+
     def is_closed(self, connection: Any) -> bool:
         return bool(connection.closed)
 

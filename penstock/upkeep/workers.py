@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from penstock import database, log
 from penstock.database import sessions
-from penstock.database.dialect import Bell
+from penstock.database.dialect import LONGEST_ANSWER_SECONDS, Bell
 from penstock.upkeep.sequencing import (
     PASS_EVENTS,
     Sequenced,
@@ -160,6 +160,7 @@ def _connected(worker: SequencerWorker | SweepWorker) -> Iterator[database.Conne
     """A connection for one run.  A run after a failure logs that the connection works again."""
     name = f"penstock {worker.name}"
     with database.connect(worker.url, application_name=name) as connection:
+        sessions.of_connection(connection).answer_within(connection, LONGEST_ANSWER_SECONDS)
         if worker.runs:
             logger.info("%s is connected again", worker.name)
         worker.runs += 1

@@ -6,6 +6,7 @@ none of them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -25,6 +26,17 @@ class Blocks:
 
     #: How many blocks are open: it names the next savepoint.
     _depth = 0
+
+    #: When the present wait for the server began, by the monotonic clock.
+    waiting_since: float | None = None
+
+    def query(self: Any, sql: Any, unbuffered: bool = False) -> Any:
+        """One statement, and its result."""
+        self.waiting_since = time.monotonic()
+        try:
+            return super().query(sql, unbuffered)  # type: ignore[misc]
+        finally:
+            self.waiting_since = None
 
     def begin(self: Any) -> None:
         """As the driver's; UsageError inside of a block, because it would commit."""

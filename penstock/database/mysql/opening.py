@@ -48,7 +48,7 @@ def opened(url: str, options: Mapping[str, Any], statement_timeout_ms: int) -> A
         except BaseException:
             connection.close()
             raise
-    _limit(connection, read_seconds(statement_timeout_ms))
+    limit_answers(connection, read_seconds(statement_timeout_ms))
     return connection
 
 
@@ -87,7 +87,7 @@ def _connected(options: dict[str, Any]) -> Any:
     )
 
 
-def _limit(connection: Any, seconds: float | None) -> None:
+def limit_answers(connection: Any, seconds: float | None) -> None:
     """What the socket may wait for from now on; PyMySQL has no way but this one."""
     connection._read_timeout = connection._write_timeout = seconds
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.database import calls
 from penstock.database.dialect import Bell, Ear
-from penstock.database.mysql import limits
+from penstock.database.mysql import limits, opening
 from penstock.database.mysql.blocks import block_of
 from penstock.database.mysql.connection import in_transaction, took_savepoint
 from penstock.database.wake import Wake
@@ -108,6 +108,10 @@ class MySQLWork:
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
         """Judged by the time: the server closes an idle connection without saying why."""
         return seconds >= lease_seconds / 2
+
+    def answer_within(self, connection: Any, seconds: float) -> None:
+        limit = connection._read_timeout
+        opening.limit_answers(connection, seconds if limit is None else min(limit, seconds))
 
     def listen(self, connection: Any) -> Ear:
         return _MySQLEar(connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, lru_cache
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from penstock.database.dialect import (
     unavailable,
     unusable,
 )
+from penstock.database.postgres import bounded
 from penstock.driver_errors import driver_error, sqlstate_of
 from penstock.errors import ConfigurationError, DatabaseTooOld, MissingExtra, PenstockError
 
@@ -27,6 +28,15 @@ _OUT_OF_RANGE = "22003"  # numeric_value_out_of_range
 #: A prepared statement does not exist, or exists already: the server's session has changed.
 _SESSION_CHANGED = frozenset({"26000", "42P05"})
 _IDLE = 0  # libpq's PQTRANS_IDLE
+#: A connection that the network has dropped in silence ends after some 11 s, whatever it waits for.
+_NETWORK = {
+    "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 _WHO_ANSWERS = "SELECT pg_backend_pid()"
 
 _HINTS = (
@@ -47,33 +57,26 @@ class Postgres:
     def connect(
         self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int
     ) -> Any:
-        """A psycopg connection."""
-        url = libpq_url(url)
-        psycopg = load_psycopg()
-        try:
-            options = _options(url, application_name, statement_timeout_ms)
+        """A psycopg connection whose calls end, in UTF-8 and at READ COMMITTED."""
+        given = _Given(libpq_url(url), application_name, statement_timeout_ms)
+        kind, _ = bounded.kinds()
+        with given.typed_errors():
             try:
-                connection = psycopg.connect(url, autocommit=True, **options)
-            except psycopg.OperationalError as error:
-                options = _without_options(options, error)
-                connection = psycopg.connect(url, autocommit=True, **options)
-        except psycopg.OperationalError as error:
-            raise _unavailable(url, error) from None
-        except psycopg.ProgrammingError:
-            # libpq's message is not passed on: it quotes what it could not read, even passwords.
-            raise _unreadable() from None
-        except UnicodeError as error:  # psycopg looks up the host itself
-            raise unusable(url, error) from None
-        try:
-            require_server(connection.info.server_version)
-            answered = connection.execute(_WHO_ANSWERS, prepare=False)
-            _look_for_pooler(connection, answered.fetchone())
-            connection.autocommit = autocommit
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, psycopg.OperationalError):
-                raise _unavailable(url, error) from None
-            raise
+                connection = kind.connect(given.url, autocommit=True, **given.options)
+            except load_psycopg().OperationalError as error:
+                given.without_options(error)
+                connection = kind.connect(given.url, autocommit=True, **given.options)
+            try:
+                connection.answer_seconds = bounded.answer_seconds(statement_timeout_ms)
+                require_server(connection.info.server_version)
+                answered = connection.execute(_WHO_ANSWERS, prepare=False)
+                _look_for_pooler(connection, answered.fetchone())
+                for each in given.settings_left(connection):
+                    connection.execute(each.encode(), prepare=False)
+                connection.autocommit = autocommit
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def statement(self, name: str) -> Statement:
@@ -154,30 +157,23 @@ class Postgres:
 
 async def connect_async(url: str, *, application_name: str, statement_timeout_ms: int) -> Any:
     """A psycopg.AsyncConnection, with the same limits."""
-    url = libpq_url(url)
-    psycopg = load_psycopg()
-    connect = psycopg.AsyncConnection.connect
-    try:
-        options = _options(url, application_name, statement_timeout_ms)
+    given = _Given(libpq_url(url), application_name, statement_timeout_ms)
+    _, kind = bounded.kinds()
+    with given.typed_errors():
         try:
-            connection = await connect(url, autocommit=True, **options)
-        except psycopg.OperationalError as error:
-            options = _without_options(options, error)
-            connection = await connect(url, autocommit=True, **options)
-    except psycopg.OperationalError as error:
-        raise _unavailable(url, error) from None
-    except psycopg.ProgrammingError:
-        raise _unreadable() from None
-    except UnicodeError as error:
-        raise unusable(url, error) from None
-    try:
-        answered = await connection.execute(_WHO_ANSWERS, prepare=False)
-        _look_for_pooler(connection, await answered.fetchone())
-    except BaseException as error:
-        await connection.close()
-        if isinstance(error, psycopg.OperationalError):
-            raise _unavailable(url, error) from None
-        raise
+            connection = await kind.connect(given.url, autocommit=True, **given.options)
+        except load_psycopg().OperationalError as error:
+            given.without_options(error)
+            connection = await kind.connect(given.url, autocommit=True, **given.options)
+        try:
+            connection.answer_seconds = bounded.answer_seconds(statement_timeout_ms)
+            answered = await connection.execute(_WHO_ANSWERS, prepare=False)
+            _look_for_pooler(connection, await answered.fetchone())
+            for each in given.settings_left(connection):
+                await connection.execute(each.encode(), prepare=False)
+        except BaseException:
+            await connection.close()
+            raise
     return connection
 
 
@@ -256,13 +252,6 @@ def _arrays(sql: str) -> frozenset[str]:
     return frozenset(_ARRAY.findall(sql))
 
 
-def _without_options(options: dict[str, Any], error: BaseException) -> dict[str, Any]:
-    """The options without `options`, when PgBouncer refused that one; else raises the error."""
-    if "startup parameter" not in str(error):
-        raise error
-    return {name: value for name, value in options.items() if name != "options"}
-
-
 def _unreadable() -> ConfigurationError:
     return ConfigurationError("the address of the database cannot be read", hint=address.HINT)
 
@@ -318,19 +307,73 @@ def _cursor_kind(kind: Any) -> tuple[Any, Any]:
     return kind, psycopg.rows.tuple_row
 
 
-def _options(url: str, application_name: str, statement_timeout_ms: int) -> dict[str, Any]:
-    """The options that are added to the URL; those in the URL itself win.
+class _Given:
+    """What is added to an address; what stands in the address itself wins, but for the encoding.
 
-    A database or a login may have another style of dates, and psycopg reads times in ISO alone.
+    A database or a login may have another style of dates (psycopg reads times in ISO alone),
+    another encoding of the client, or another isolation level than the functions allow.
     """
-    given = load_psycopg().conninfo.conninfo_to_dict(url)
-    ours = f"-c statement_timeout={int(statement_timeout_ms)} -c DateStyle=ISO"
-    options = f"{given.get('options') or ''} {ours}"
-    return {
-        "options": options.strip(),
-        "application_name": given.get("application_name") or application_name,
-        "connect_timeout": given.get("connect_timeout") or CONNECT_TIMEOUT_SECONDS,
-    }
+
+    def __init__(self, url: str, application_name: str, statement_timeout_ms: int) -> None:
+        given = self._read(url)
+        self.url = url
+        self._settings = {
+            "statement_timeout": str(int(statement_timeout_ms)),
+            "DateStyle": "ISO",
+            "default_transaction_isolation": "read committed",
+        }
+        escaped = (each.replace(" ", "\\ ") for each in self._settings.values())
+        ours = [f"-c {name}={each}" for name, each in zip(self._settings, escaped, strict=True)]
+        self.options: dict[str, Any] = {
+            name: given.get(name) or value for name, value in _NETWORK.items()
+        }
+        self.options |= {
+            "options": " ".join([given.get("options") or "", *ours]).strip(),
+            "application_name": given.get("application_name") or application_name,
+            "client_encoding": "UTF8",
+        }
+
+    @staticmethod
+    def _read(url: str) -> dict[str, Any]:
+        try:
+            return dict(load_psycopg().conninfo.conninfo_to_dict(url))
+        except load_psycopg().ProgrammingError:
+            # libpq's message is not passed on: it quotes what it could not read, even passwords.
+            raise _unreadable() from None
+
+    @contextmanager
+    def typed_errors(self) -> Iterator[None]:
+        """What goes wrong while a connection is opened becomes a typed error."""
+        psycopg = load_psycopg()
+        try:
+            yield
+        except psycopg.OperationalError as error:
+            raise _unavailable(self.url, error) from None
+        except psycopg.ProgrammingError:
+            raise _unreadable() from None
+        except UnicodeError as error:  # psycopg looks up the host itself
+            raise unusable(self.url, error) from None
+
+    def without_options(self, error: BaseException) -> None:
+        """Go on without `options` when that may be what was refused; else raises the error.
+
+        Poolers and proxies refuse that parameter, each in its own words.
+        """
+        said = str(error)
+        if "FATAL" not in said or any(sign in said for sign, _ in _HINTS):
+            raise error
+        self.options.pop("options", None)
+
+    def settings_left(self, connection: Any) -> list[str]:
+        """The statements that set what could not be given as options.
+
+        Where a pooler gives the session to others afterwards, only what poolers follow is set.
+        """
+        if "options" in self.options:
+            return []
+        is_shared = connection.prepare_threshold is None
+        names = ["DateStyle"] if is_shared else list(self._settings)
+        return [f"SET {name} = '{self._settings[name]}'" for name in names]
 
 
 def load_psycopg() -> Any:

@@ -73,6 +73,10 @@ class PostgresWork:
         text = said(error)
         return _OUTLIVED in text and "timeout" in text
 
+    def answer_within(self, connection: Any, seconds: float) -> None:
+        limit = getattr(connection, "answer_seconds", None)
+        connection.answer_seconds = seconds if limit is None else min(limit, seconds)
+
     def listen(self, connection: Any) -> Ear:
         return _PostgresEar(connection)
 
