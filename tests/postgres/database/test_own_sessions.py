@@ -121,8 +121,7 @@ def test_a_database_without_an_encoding_is_migrated_and_used(
     name = f"penstock_ascii_{os.getpid()}"
     with psycopg.connect(postgres_server.admin_url, autocommit=True) as admin:
         admin.execute(
-            f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C'"
-            " TEMPLATE template0".encode()
+            f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0".encode()
         )
     try:
         url = postgres_server.url(name)
