@@ -31,8 +31,9 @@ from tests.kit.log import drain, put, topic, wait_until
 from tests.kit.silent_proxy import SilentProxy, silent_proxy
 from tests.kit.stream import SUBSCRIPTION, filled, more, running, short_leases, stored
 
-SHORT = 0.4
-LEASE = 0.6
+#: More than any call takes on a busy machine: one that is given up may have been done all the same.
+SHORT = 1.0
+LEASE = 1.0
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_a_call_on_a_silent_connection_ends(proxy: SilentProxy) -> None:
         sessions.of_connection(connection).answer_within(connection, SHORT)
         database.execute(connection, "SELECT 1")
         proxy.silence()
-        with pytest.raises(Exception, match=r"not answered for 0\.4 s|Lost connection") as caught:
+        with pytest.raises(Exception, match="not answered for 1 s|Lost connection") as caught:
             database.execute(connection, "SELECT 1")
         assert database.is_unavailable(caught.value)
         assert sessions.of_connection(connection).is_closed(connection)
@@ -119,6 +120,7 @@ def test_a_queue_goes_on(db: ContractDatabase, proxy: SilentProxy) -> None:
     own = db.connect()
     topic(own)
     queue.subscribe(own, "mails", ["tests/log"])
+    queue.configure(own, "mails", visibility_seconds=2)  # for a receive whose answer was lost
     handled: list[bytes] = []
     consumer = QueueConsumer.of(
         proxy.url, "mails", QueueOptions(handler=lambda each: handled.append(each.payload))
