@@ -57,7 +57,7 @@ def test_a_call_on_a_silent_connection_ends(proxy: SilentProxy) -> None:
         sessions.of_connection(connection).answer_within(connection, SHORT)
         database.execute(connection, "SELECT 1")
         proxy.silence()
-        with pytest.raises(Exception, match="not answered for 1 s|Lost connection") as caught:
+        with pytest.raises(Exception, match=r"not answered for 1 s|Lost connection") as caught:
             database.execute(connection, "SELECT 1")
         assert database.is_unavailable(caught.value)
         assert sessions.of_connection(connection).is_closed(connection)
