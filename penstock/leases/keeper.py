@@ -139,7 +139,7 @@ class Keeper(ABC):
 
         A handler may take longer: that is work.  This is none, so others have to take over.
         """
-        since = getattr(self.working, "waiting_since", None)
+        since: float | None = getattr(self.working, "waiting_since", None)
         if since is None or self._member is None:
             return False
         return time.monotonic() - since > self._member.lease_seconds

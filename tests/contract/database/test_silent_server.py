@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -129,7 +130,7 @@ def test_a_queue_goes_on(db: ContractDatabase, proxy: SilentProxy) -> None:
         for text in ("one", "two"):
             put(own, text)
             drain(own)
-            wait_until(lambda text=text: text.encode() in handled, f"{text} is handled", 20)
+            wait_until(partial(_is_in, text.encode(), handled), f"{text} is handled", 20)
             proxy.silence()
 
 
@@ -173,6 +174,10 @@ def test_a_loop_that_waits_longer_than_its_lease_is_not_kept_alive(
         assert not keeper.may_beat(now)
 
 
+def _is_in(text: bytes, handled: list[bytes]) -> bool:
+    return text in handled
+
+
 def _is_let_go(db: ContractDatabase, proxy: SilentProxy, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the lease of a loop that waits without an end can be taken over."""
     monkeypatch.setattr(Keeper, "longest_answer", lambda self: 60.0)
@@ -187,14 +192,12 @@ def _is_let_go(db: ContractDatabase, proxy: SilentProxy, monkeypatch: pytest.Mon
         wait_until(silent[0].swallowed.is_set, "it asks")
         until = time.monotonic() + 5 * LEASE
         ended: list[int] = []
-        wait_until(
-            lambda: (
-                ended.append(sweep(own).expired_consumers)
-                or any(ended)
-                or waiting.keeper.last_success > until
-            ),
-            "the lease ends, or the heartbeats go on and on",
-        )
+
+        def is_decided() -> bool:
+            ended.append(sweep(own).expired_consumers)
+            return any(ended) or waiting.keeper.last_success > until
+
+        wait_until(is_decided, "the lease ends, or the heartbeats go on and on")
         for flow in silent:
             flow.end()
         wait_until(lambda: stored(own) == 2, "it goes on by itself")
