@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from penstock.archive.reading import LogReader
 from penstock.archive.segments import Segment, fetch_plan
 from penstock.archive.targets import Target
-from penstock.errors import EpochMissing, LogBehind
+from penstock.database import call
+from penstock.errors import EpochMissing, InvalidArgument, LogBehind
 from penstock.records import PartitionRange
 from penstock.spark.columns import COLUMNS, Wanted, arrow_schema
 from penstock.spark.options import COLD, HOT, Address, ReadOptions
@@ -69,6 +70,8 @@ def cold_ranges(
         )
         for segment in plan:
             if options.source == COLD and segment.is_hot and not _is_copied(segment, options):
+                if segment.copies:
+                    _require_known(connection, options)
                 return found
             end = min(segment.last_sequence, last)
             _append(found, partition, position, end)
@@ -81,6 +84,17 @@ def cold_ranges(
 def _is_copied(segment: Segment, options: ReadOptions) -> bool:
     names = {target.name for target in options.targets}
     return any(copy.target in names for copy in segment.copies)
+
+
+def _require_known(connection: Connection, options: ReadOptions) -> None:
+    """Refuse a target that has never had a copy: a misspelt name would leave rows out."""
+    known = {row[2] for row in call(connection, "copies_of", topic=options.topic)}
+    for target in options.targets:
+        if target.name not in known:
+            raise InvalidArgument(
+                f'{options.topic} has no copy on "{target.name[:80]}", which targets names',
+                hint=f"it has copies on: {', '.join(sorted(known))}",
+            )
 
 
 def _append(found: list[Range], partition: PartitionRange, first: int, last: int) -> None:

@@ -21,6 +21,8 @@ from penstock.spark.schemas import checked
 VALUE, MALFORMED = "value", "_malformed"
 #: What an error names an event by.
 _PLACE = ("partition", "sequence")
+#: What pyarrow raises for a value that its type cannot have.
+_NOT_TAKEN = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 def with_decoded(log: StructType, value: StructType) -> StructType:
@@ -97,10 +99,12 @@ class Decoded:
         values: list[Any],
         malformed: list[bytes | None],
     ) -> pa.RecordBatch:
+        # Before the other columns: it may find payloads that do not fit.
+        value = self._array(batch, schema.field(VALUE).type, values, malformed)
         columns: list[pa.Array[Any]] = []
         for field in schema:
             if field.name == VALUE:
-                columns.append(pa.array(values, field.type))
+                columns.append(value)
             elif field.name == MALFORMED:
                 columns.append(pa.array(malformed, field.type))
             else:
@@ -109,6 +113,26 @@ class Decoded:
         if self.decode.mode != DROPMALFORMED:
             return found
         return found.filter(pa.array([each is None for each in malformed], pa.bool_()))
+
+    def _array(
+        self,
+        batch: pa.RecordBatch,
+        kind: pa.DataType,
+        values: list[Any],
+        malformed: list[bytes | None],
+    ) -> pa.Array[Any]:
+        """The values for Arrow.  One that it does not take is a misfit, with its place."""
+        try:
+            return pa.array(values, kind)
+        except _NOT_TAKEN:
+            for row, value in enumerate(values):
+                try:
+                    pa.array([value], kind)
+                except _NOT_TAKEN:
+                    if self.decode.mode == FAILFAST:
+                        raise self._misfit(batch, row, ["a value out of range"]) from None
+                    values[row], malformed[row] = None, batch.column("payload")[row].as_py()
+            return pa.array(values, kind)
 
     def _misfit(self, batch: pa.RecordBatch, row: int, bad: list[str]) -> PayloadMisfit:
         partition, sequence = (batch.column(name)[row].as_py() for name in _PLACE)

@@ -159,7 +159,9 @@ def _decimal(precision: int, scale: int) -> Convert:
         exponent = found.as_tuple().exponent
         if not isinstance(exponent, int):  # NaN or infinite
             return MISFIT
-        fits = -exponent <= scale and (not found or found.adjusted() < precision - scale)
+        if not found:
+            return Decimal((0, (0,), -scale))  # Arrow does not take a zero of another exponent
+        fits = -exponent <= scale and found.adjusted() < precision - scale
         return found if fits else MISFIT
 
     return convert

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -34,6 +35,10 @@ from penstock.topics.partition_ids import id_of, topic_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.database import Connection
+
+log = logging.getLogger(__name__)
+
 _VERSION = 1
 
 Offset = dict[str, Any]
@@ -61,6 +66,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_read = clock()
         #: With the trigger availableNow: where the log ended when the query began.
         self._target: dict[int, int] | None = None
+        #: Where the subscription was at the last look.
+        self._marks: dict[int, int] = {}
+        self._has_warned = False
 
     def initialOffset(self) -> Offset:
         """Where a new query begins."""
@@ -86,6 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch reads; ``start`` itself when it is to wait."""
         present = self._look()
         after = self._positions(start, present)
+        self._warn_behind(after)
         if start["history"] != present[0].history:
             # Written down before anything is read.  Otherwise each micro-batch would begin with the
             # position of the lost history again.
@@ -139,8 +148,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> list[PartitionRange]:
         with closing(self._options.address.connect()) as connection:
             if self._options.subscription is not None:
-                stream.position(connection, self._options.subscription, self._options.topic)
+                self._marks = _marks(connection, self._options)
             return chosen_partitions(connection, self._options)
+
+    def _warn_behind(self, after: Mapping[int, int]) -> None:
+        """Say once that the mark is ahead of this stream, which retention does not wait for then.
+
+        Another stream has moved it, or this one has begun again with a new checkpoint.
+        """
+        ahead = [each for each in sorted(after) if self._marks.get(each, 0) > after[each]]
+        if not ahead or self._has_warned:
+            return
+        self._has_warned = True
+        log.warning(
+            'The subscription "%s" is at sequence %s of partition %s, and this stream at %s:'
+            " retention does not wait for this stream. Give each stream a subscription of its own;"
+            " for a new checkpoint, move it back with penstock subscription seek.",
+            self._options.subscription, self._marks[ahead[0]], ahead[0], after[ahead[0]],
+        )  # fmt: skip
 
     def _end(self, present: PartitionRange) -> int:
         """Where the query ends in a partition, or the log does."""
@@ -200,6 +225,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             hint="a restore lost commits: look at `penstock restore status`, then open the next"
             " history by `penstock restore reconcile`",
         )
+
+
+def _marks(connection: Connection, options: ReadOptions) -> dict[int, int]:
+    assert options.subscription is not None
+    asked: Mapping[int, int | None] = stream.position(
+        connection, options.subscription, options.topic
+    )
+    # A partition that the subscription does not read has no position.
+    found = {each: done for each, done in asked.items() if done is not None}
+    if not found:
+        raise InvalidArgument(
+            f'the subscription "{options.subscription}" does not read the topic {options.topic}',
+            hint=f"penstock subscription create NAME --topic {options.topic} adds it",
+        )
+    return found
 
 
 def _lowered(

@@ -190,6 +190,9 @@ def test_source_cold_ends_where_the_archive_ends(db: ContractDatabase, target: T
         seal(own, TOPIC, max_events=20, max_age_seconds=0)
     assert len(_rows(db, target, source="cold")) == 50
     assert len(_rows(db, target)) == 90
+    with pytest.raises(InvalidArgument, match='no copy on "nsa", which targets names') as refused:
+        _rows(db, Target("nsa", target.uri), source="cold")
+    assert "nas" in refused.value.hint
 
 
 def test_a_copy_that_is_gone_is_an_error_that_names_it(

@@ -10,8 +10,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import types as t
 from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from ops.seal import seal
@@ -19,7 +22,10 @@ from penstock.archive.targets import Target
 from penstock.errors import InvalidArgument, PayloadMisfit
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
+from penstock.spark import json_values
+from penstock.spark.decoding import Decoded
 from penstock.spark.json_values import MISFIT, converter, has_decimal, parse
+from penstock.spark.options import Decode
 from penstock.spark.sampling import inferred
 from penstock.spark.schemas import parse_schema
 from penstock.spark.source import PenstockSource
@@ -55,6 +61,9 @@ def converted(kind: str, text: str) -> tuple[Any, list[str]]:
         ("decimal(5,2)", "123.45", Decimal("123.45")),
         ("decimal(38,20)", "0.12345678901234567890", Decimal("0.12345678901234567890")),
         ("decimal(5,2)", '"1.5"', Decimal("1.5")),
+        ("decimal(5,2)", "0e50", Decimal("0.00")),
+        ("decimal(5,2)", "-0e999999", Decimal("0.00")),
+        ("decimal(5,2)", '"0e-50"', Decimal("0.00")),
         ("binary", '"AP8="', b"\x00\xff"),
         ("date", '"2026-03-01"', date(2026, 3, 1)),
         ("timestamp", '"2026-03-01T10:00:00+02:00"', datetime(2026, 3, 1, 8, tzinfo=UTC)),
@@ -65,7 +74,41 @@ def converted(kind: str, text: str) -> tuple[Any, list[str]]:
     ],
 )
 def test_what_fits_is_converted(kind: str, text: str, expected: object) -> None:
-    assert converted(kind, text) == (expected, [])
+    value, bad = converted(kind, text)
+    assert (value, bad) == (expected, [])
+    pa.array([value], to_arrow_type(parse_schema(f"f {kind}")["f"].dataType, timezone="UTC"))
+
+
+def _payloads(*given: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "partition": [3] * len(given),
+            "sequence": list(range(7, 7 + len(given))),
+            "payload": list(given),
+        }
+    )
+
+
+@pytest.mark.parametrize("mode", ["permissive", "failfast", "dropmalformed"])
+def test_a_value_that_arrow_does_not_take_is_a_misfit_of_its_event(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: whatever a converter lets through, one event never ends the read without its place."""
+    atoms: dict[Any, Any] = {**json_values._ATOMS, t.LongType: lambda value, _: value}
+    monkeypatch.setattr(json_values, "_ATOMS", atoms)
+    monkeypatch.setattr(json_values, "_BITS", {})
+    schema = parse_schema("f bigint")
+    made = Decoded("a/b", ("sequence",), ("sequence", "_malformed", "value"), schema,
+                   Decode("json", None, None, 9, mode))  # fmt: skip
+    events = _payloads(b'{"f": 1}', b'{"f": 99999999999999999999}', b'{"f": 2}')
+    if mode == "failfast":
+        with pytest.raises(PayloadMisfit, match="sequence 8 in partition 3 of a/b"):
+            list(made.batches(iter([events])))
+        return
+    (batch,) = made.batches(iter([events]))
+    rows = [tuple(row.values()) for row in batch.to_pylist()]
+    whole = [(7, None, {"f": 1}), (8, b'{"f": 99999999999999999999}', None), (9, None, {"f": 2})]
+    assert rows == [row for row in whole if mode == "permissive" or row[1] is None]
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,36 @@ def test_a_subscription_mirrors_what_spark_has_done(db: ContractDatabase) -> Non
             reader.commit(end)
 
 
+def test_a_subscription_that_does_not_read_the_topic_is_refused(db: ContractDatabase) -> None:
+    """It would mirror nothing, and retention would not wait."""
+    published(db, 4, odd=False)
+    with closing(db.connect()) as connection:
+        names.create_topic(connection, "tests/other")
+        stream.subscribe(connection, "spark", ["tests/other"])
+    reader = _reader(db, subscription="spark")
+    with pytest.raises(InvalidArgument, match='"spark" does not read the topic'):
+        reader.latestOffset(_reader(db).initialOffset(), ALL_AVAILABLE)
+
+
+def test_a_stream_behind_its_mark_is_warned_of(
+    db: ContractDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention goes by the mark, which another stream has moved.  It is said once."""
+    published(db, 20, odd=False)
+    with closing(db.connect()) as connection:
+        stream.subscribe(connection, "spark", [TOPIC])
+    first, second = (_reader(db, subscription="spark") for _ in range(2))
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadMaxRows(12))
+    first.commit(end)
+    first.latestOffset(end, ALL_AVAILABLE)
+    assert not caplog.messages
+    for _ in range(2):
+        second.latestOffset(start, ALL_AVAILABLE)
+    (said,) = caplog.messages
+    assert "is at sequence 6 of partition 0, and this stream at 0" in said
+
+
 def test_a_stream_with_targets_says_that_it_reads_the_archive(
     db: ContractDatabase, tmp_path: Path
 ) -> None:
