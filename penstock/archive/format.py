@@ -53,7 +53,8 @@ _SPARK_TYPES = {
     pa.int64(): "bigint",
     pa.string(): "string",
     pa.binary(): "binary",
-    _UTC_MICROSECONDS: "timestamp",
+    # Not "timestamp", which spark.sql.timestampType makes one without a zone.
+    _UTC_MICROSECONDS: "timestamp_ltz",
 }
 
 #: The same as Spark writes it.

@@ -67,7 +67,8 @@ def chosen(schema: StructType, *, decoded: Sequence[str] = ()) -> tuple[str, ...
                 f"the schema has a column {field.name[:80]!r}, which events do not have",
                 hint=f"choose from: {', '.join(COLUMNS)}",
             )
-        if given != _SPARK_TYPES[field.name]:
+        # Spark itself calls the type with a zone "timestamp".
+        if given.replace("timestamp", "timestamp_ltz") != _SPARK_TYPES[field.name]:
             raise InvalidArgument(
                 f"the schema has the column {field.name} as {given[:80]}",
                 hint=f"it is {_SPARK_TYPES[field.name]}; cast it after reading",

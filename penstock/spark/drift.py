@@ -32,7 +32,7 @@ _MOST = 1_000
 _READ = ("partition", "sequence", "sequenced_at", "payload")
 _COLUMNS = (
     "field string, kind string, expected string, found string, events bigint,"
-    " sequenced_at timestamp, `partition` int, sequence bigint"
+    " sequenced_at timestamp_ltz, `partition` int, sequence bigint"
 )
 _TYPES: dict[str, pa.DataType] = {
     "field": pa.string(),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from pyspark.sql.types import TimestampType
 
 from penstock.spark import register
 from tests.contract.databases import ContractDatabase, PostgresDatabase
-from tests.kit.log import TOPIC
+from tests.kit.log import TOPIC, drain
 from tests.spark.kit import ALL, frame, logged, published
 from tests.spark.pushing import PushingSource
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 #: The first test pays for the start of Spark; a call that is cut off would break all others.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
+NO_ZONE = "spark.sql.timestampType"
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 SECRET = "geheim"
 
@@ -86,6 +88,26 @@ def test_a_schema_of_the_user_chooses_the_columns(spark: SparkSession, database_
     assert sorted(map(tuple, found.collect())) == sorted((row[5], row[3]) for row in logged(db))
     with pytest.raises(Exception, match="InvalidArgument: the schema has a column 'body'"):
         reader.schema("body binary").load().count()
+    db.close()
+
+
+def test_a_session_whose_timestamps_have_no_zone(spark: SparkSession, database_url: str) -> None:
+    """Guard: our texts of types say timestamp_ltz, which means the same to every session."""
+    db = PostgresDatabase("postgres", database_url)
+    published(db, 4, odd=False)
+    before = spark.conf.get(NO_ZONE)
+    spark.conf.set(NO_ZONE, "TIMESTAMP_NTZ")
+    try:
+        found = frame(spark, db)
+        assert found.schema["created_at"].dataType == TimestampType()
+        rows = found.selectExpr("payload", "created_at AS not_before")
+        writer = rows.write.format("penstock").option("url", db.url).option("topic", TOPIC)
+        writer.mode("append").save()
+    finally:
+        spark.conf.set(NO_ZONE, before or "TIMESTAMP_LTZ")
+    with closing(db.connect()) as connection:
+        drain(connection)
+    assert frame(spark, db).count() == 8
     db.close()
 
 
