@@ -247,14 +247,15 @@ def _lowered(
 ) -> dict[int, int]:
     """Positions of an earlier history, none above the start of a later one.
 
-    Where that is not known, the end of the log is the best bound.
+    Where that is not known, the end of the log is the best bound.  A partition that the restored
+    log lacks has lost its resize too, and has no position: it is new when it comes again.
     """
     ends = {each.partition: each.high_watermark for each in present}
     bounds = {each: ends.get(each) if start is None else start for each, start in starts.items()}
     lowered = {}
-    for each, position in found.items():
-        bound = bounds.get(each)
-        lowered[each] = position if bound is None else min(position, bound)
+    for each in found.keys() & bounds.keys():
+        bound = bounds[each]
+        lowered[each] = found[each] if bound is None else min(found[each], bound)
     return lowered
 
 

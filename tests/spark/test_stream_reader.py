@@ -239,6 +239,39 @@ def test_the_lowest_start_of_the_later_histories_counts(db: ContractDatabase) ->
     assert _read_on(db, start)[0] == 20
 
 
+def _resized_again(db: ContractDatabase, *, looks_first: bool) -> tuple[int, Offset]:
+    """What a stream reads of 40 events after a restore that has lost a resize to 4 partitions."""
+    start = _restored(db, {"0": 15, "1": 15, "2": 5, "3": 5})
+    if looks_first:
+        total, start = _read_on(db, start)
+        assert total == 0
+    with closing(db.connect()) as connection:
+        names.resize_topic(connection, TOPIC, 4)
+    publish_more(db, 40, partitions=4, odd=False, first=30)
+    return _read_on(db, start)
+
+
+@pytest.mark.parametrize("looks_first", [True, False])
+def test_a_partition_that_a_restore_lost_is_new_when_it_comes_again(
+    db: ContractDatabase, looks_first: bool
+) -> None:
+    """Guard: the first look drops the position of a partition that the log does not have."""
+    total, end = _resized_again(db, looks_first=looks_first)
+    assert (total, end["p"]) == (40, {"0": 25, "1": 25, "2": 10, "3": 10})
+
+
+def test_without_dropping_lost_partitions_a_stream_skips_events(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant."""
+
+    def blind(*asked: Any) -> dict[int, int | None]:
+        return {2: None, 3: None, **history_starts(*asked)}
+
+    monkeypatch.setattr("penstock.spark.stream.history_starts", blind)
+    assert _resized_again(db, looks_first=True)[0] == 40 - 10
+
+
 def test_a_stream_that_has_read_beyond_the_log_stops_until_the_reconcile(
     db: ContractDatabase,
 ) -> None:
