@@ -11,7 +11,7 @@ from penstock import database
 from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,10 @@ def compare(
         ),
     ] = None,
     by: Annotated[str, typer.Option("--by", help="Who has seen it.")] = "an operator",
-    history: Annotated[int, typer.Option("--history", help="The history of --seen.")] = 1,
+    history: Annotated[
+        int | None,
+        typer.Option("--history", help="The history of --seen; needed once there are several."),
+    ] = None,
     target: ArchiveTargets = None,
     output: Output = Format.table,
 ) -> None:
@@ -75,11 +78,22 @@ def compare(
 
     It stops such partitions, as a report of a relay or an archive run does, until the reconcile.
     """
+    from penstock.log.histories import histories
     from penstock.topics.names import describe_topic
 
-    given = _seen(seen or [], history)
+    if not seen and not target:
+        raise UsageError(
+            "there is nothing to compare the log with", hint="give --seen, --target or both"
+        )
     with database.connect(application_name="penstock restore") as connection:
         found = describe_topic(connection, topic)
+        newest = histories(connection)[-1].history
+        if seen and history is None and newest > 1:
+            raise UsageError(
+                f"the log has {newest} histories, and a sequence means something in one only",
+                hint="say by --history in which one it was seen",
+            )
+        given = _seen(seen or [], history or newest)
         rows = _compared(connection, found.topic_id, by, given)
         for each in archive_targets(target):
             rows += _compared(
@@ -112,6 +126,11 @@ def _archived(target: Target, known_as: str) -> dict[int, Seen]:
     from penstock.log.restores import Seen
 
     newest = ArchiveTable(target, known_as).newest()
+    if not newest:
+        raise ConfigurationError(
+            f"target {target.name!r} holds nothing of the topic, so it cannot be compared",
+            hint="look at its address, and whether it is mounted",
+        )
     return {partition: Seen(sequence, history) for partition, (history, sequence) in newest.items()}
 
 

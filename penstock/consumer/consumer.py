@@ -389,7 +389,8 @@ class Consumer(Rounds):
             )
         if options.concurrency == 1 and options.handler_seconds is None:
             return InlineExecutor(handled, 1, **common)
-        return ThreadExecutor(handled, options.concurrency, connect=lambda: self.open(), **common)
+        connect = self.open_for_handlers
+        return ThreadExecutor(handled, options.concurrency, connect=connect, **common)
 
 
 def _delivered(keeper: Keeper, in_order: bool, unit: Unit, connections: Connections) -> Batch:

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.consumer.delivery import HandlerFailed, HandlerTimedOut
@@ -447,7 +446,7 @@ class QueueConsumer(Rounds):
                 handler_seconds=self._options.handler_seconds,
                 **common,
             )
-        return ThreadExecutor(handled, count, connect=partial(self.open), **common)
+        return ThreadExecutor(handled, count, connect=self.open_for_handlers, **common)
 
     def _deliver(self, unit: InHand, connections: Connections) -> Claim:
         return Claim(unit, self._subscription, self._visibility, connections)

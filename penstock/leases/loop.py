@@ -195,10 +195,14 @@ class Rounds(ABC):
         Each call on it ends in time to go on before others have to take over.  The server may do
         what was asked for all the same.
         """
-        connection = database.connect(self._url, application_name=self.application_name)
+        connection = self.open_for_handlers()
         seconds = self._setting.longest_answer()
         sessions.of_connection(connection).answer_within(connection, seconds)
         return connection
+
+    def open_for_handlers(self) -> Connection:
+        """A connection that the loop does not wait for: a handler's call may take longer."""
+        return database.connect(self._url, application_name=self.application_name)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

@@ -61,7 +61,10 @@ def test_what_a_consumer_has_seen_is_compared(run: Run) -> None:
     assert json.loads(lost.out)[0]["source"] == "billing"
     assert run("restore", "status").code == 1
     assert run("restore", "reconcile", "the dump of Monday", "--yes").code == 0
-    after = run(*seen, "--seen", "0=13")
+    unclear = run(*seen, "--seen", "0=13")
+    assert unclear.code == 2
+    assert "--history" in unclear.err
+    after = run(*seen, "--seen", "0=13", "--history", "1")
     assert (after.code, after.rows[0]["present_history"]) == (0, 2)
 
 
@@ -77,6 +80,14 @@ def test_what_a_target_holds_is_compared(run: Run, own: Any, tmp_path: Path) -> 
         found = run(*compare)
         assert (found.code, _stopped(found)) == (code, [(events, 10, bool(code))])
         shutil.rmtree(target.root)
+
+
+def test_what_cannot_be_compared_is_no_good_news(run: Run, tmp_path: Path) -> None:
+    """Nothing is given, or a target that is not mounted."""
+    for options in ((), ("--target", f"vault={tmp_path / 'nothing'}")):
+        found = run("restore", "compare", STREAM, *options)
+        assert found.code == 2, options
+        assert "compare" in found.err
 
 
 def test_what_is_no_place_is_refused(run: Run) -> None:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock import database
+from penstock import QueueDelivery, database
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.queue_consumer import QueueConsumer
 from penstock.consumer.queue_options import QueueOptions
@@ -132,6 +132,23 @@ def test_a_queue_goes_on(db: ContractDatabase, proxy: SilentProxy) -> None:
             drain(own)
             wait_until(partial(_is_in, text.encode(), handled), f"{text} is handled", 20)
             proxy.silence()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_handlers_call_may_take_longer(db: ContractDatabase) -> None:
+    """Its connection keeps the limit of statements: the loop does not wait for it."""
+    own = db.connect()
+    topic(own)
+    queue.subscribe(own, "mails", ["tests/log"])
+    put(own, "one")
+    drain(own)
+    slow = "SELECT pg_sleep(1.5)" if db.engine == "postgres" else "SELECT SLEEP(1.5)"
+
+    def handle(delivery: QueueDelivery) -> None:
+        with delivery.transaction() as connection:
+            database.execute(connection, slow)
+
+    assert QueueConsumer(db.url, "mails", handler=handle).run_until_idle() == 1
 
 
 @pytest.mark.usefixtures("impatient")
