@@ -81,10 +81,6 @@ def compare(
     from penstock.log.histories import histories
     from penstock.topics.names import describe_topic
 
-    if not seen and not target:
-        raise UsageError(
-            "there is nothing to compare the log with", hint="give --seen, --target or both"
-        )
     with database.connect(application_name="penstock restore") as connection:
         found = describe_topic(connection, topic)
         newest = histories(connection)[-1].history
@@ -102,6 +98,11 @@ def compare(
                 f"the archive {each.name}",
                 _archived(each, found.known_as),
             )
+    if not rows:
+        raise UsageError(
+            "there is nothing to compare the log with",
+            hint="give --seen, or a --target that holds the topic; one may not be mounted",
+        )
     show(rows, output)
     if any(each.stopped for each in rows):
         raise typer.Exit(EXIT_NO)
@@ -126,11 +127,6 @@ def _archived(target: Target, known_as: str) -> dict[int, Seen]:
     from penstock.log.restores import Seen
 
     newest = ArchiveTable(target, known_as).newest()
-    if not newest:
-        raise ConfigurationError(
-            f"target {target.name!r} holds nothing of the topic, so it cannot be compared",
-            hint="look at its address, and whether it is mounted",
-        )
     return {partition: Seen(sequence, history) for partition, (history, sequence) in newest.items()}
 
 

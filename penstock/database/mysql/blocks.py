@@ -65,13 +65,15 @@ class Blocks:
         """Commit.  The session gets its own time limit back, if a call has set one."""
         _require_no_block(self, "commit()")
         super().commit()  # type: ignore[misc]
-        limits.lift_noted(self)
+        with suppress(Exception):  # it is committed; a connection that is gone says so next time
+            limits.lift_noted(self)
 
     def rollback(self) -> None:
         """Roll back.  The session gets its own time limit back, if a call has set one."""
         _require_no_block(self, "rollback()")
         super().rollback()  # type: ignore[misc]
-        limits.lift_noted(self)
+        with suppress(Exception):
+            limits.lift_noted(self)
 
     def __exit__(
         self: Any,

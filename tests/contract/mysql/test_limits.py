@@ -55,6 +55,24 @@ def test_a_commit_puts_it_back(mysql_db: MySQLDatabase, end: str) -> None:
     assert _limit(mysql_db, mine) == before
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_what_is_committed_is_no_failure(
+    mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The connection is lost before the limit is put back: who commits has committed."""
+    held = _held(mysql_db)
+    mine, lift = mysql_db.connect(autocommit=False), limits.lift
+    queue.acknowledge(mine, QUEUE, [held])
+
+    def lost(driver: Any) -> None:
+        mysql_db.run(f"KILL {driver.thread_id()}")
+        lift(driver)
+
+    monkeypatch.setattr(limits, "lift", lost)
+    getattr(mine, end)()
+    assert queue.statistics(mysql_db.connect(), QUEUE).size == (1 if end == "commit" else 2)
+
+
 def test_a_pool_gets_no_limited_connection(mysql_db: MySQLDatabase) -> None:
     """By a Connection of SQLAlchemy, whose COMMIT nobody hears: when it is given back."""
     held = _held(mysql_db)
