@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import inspect
-from collections.abc import Awaitable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from penstock.consumer import tracing
 from penstock.consumer.options import ConsumerOptions, Handler, Middleware
 from penstock.errors import InvalidArgument
 from penstock.topics import validation
+
+#: What a function returns that has only begun, or failed without an error that anybody saw.
+_TO_BE_RUN = (Awaitable, Generator, AsyncGenerator, concurrent.futures.Future)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ def wrapped(
     if traced is not None:
         around.insert(0, traced)
     assert given is not None
-    call: Handler = given if is_async else _refusing_coroutines(given)
+    call = _checked("the handler", given, is_async=is_async)
     for each in reversed(around):
         if is_coroutine_function(each, "a middleware") != is_async:
             kind = "async def" if is_async else "def"
@@ -54,29 +58,45 @@ def wrapped(
                 "of middleware and handler, only one is async",
                 hint=f"write the middleware as `{kind} middleware(event, call_next)`",
             )
-        call = functools.partial(_around, each, call)
+        call = _checked("a middleware", each, call, is_async=is_async)
     return Handling(call, by_batch, is_async)
 
 
-def _around(each: Middleware, call_next: Handler, delivered: Any) -> Any:
-    return each(delivered, call_next)
-
-
-def _refusing_coroutines(handler: Handler) -> Handler:
-    """Refuse a plain function that returns a coroutine: it has done nothing yet."""
+def _checked(what: str, given: Callable[..., Any], *call_next: Handler, is_async: bool) -> Handler:
+    """A handler, or a middleware around the next call, whose answer is looked at."""
 
     def call(delivered: Any) -> Any:
-        answer = handler(delivered)
-        if answer is not None and isinstance(answer, Awaitable):
-            if inspect.iscoroutine(answer):
-                answer.close()
-            raise InvalidArgument(
-                "the handler returned a coroutine, which nobody awaits",
-                hint="write it as `async def`, or call asyncio.run in it",
-            )
-        return answer
+        return has_run(what, given(delivered, *call_next), is_async=is_async)
 
-    return call
+    async def call_async(delivered: Any) -> Any:
+        return has_run(what, await given(delivered, *call_next), is_async=is_async)
+
+    return call_async if is_async else call
+
+
+def has_run(what: str, answer: Any, *, is_async: bool) -> Any:
+    """The answer; InvalidArgument when it still has to be run, because then nothing is done yet."""
+    kind = type(answer)  # what a proxy stands for is not touched
+    if answer is None or not issubclass(kind, _TO_BE_RUN):
+        return answer
+    if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
+        answer.close()  # else Python warns that nobody awaited it
+    if issubclass(kind, (Generator, AsyncGenerator)):
+        raise InvalidArgument(
+            f"{what} returned a generator, which nobody iterates",
+            hint="loop over it in the function, or write the function without yield",
+        )
+    if not issubclass(kind, Awaitable):
+        raise InvalidArgument(
+            f"{what} returned a future, for which nobody waits",
+            hint="call its result() in the function",
+        )
+    raise InvalidArgument(
+        f"{what} returned a {kind.__name__}, which nobody awaits",
+        hint="await it in the function, such as `return await call_next(event)`"
+        if is_async
+        else "write the function as `async def` and await it, or call asyncio.run in it",
+    )
 
 
 def is_coroutine_function(given: object, what: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 import uuid
@@ -16,7 +17,7 @@ from penstock.consumer.assignment import Assignment
 from penstock.consumer.committing import Committer
 from penstock.consumer.delivery import Batch
 from penstock.consumer.executors import InlineExecutor
-from penstock.consumer.handler import handling
+from penstock.consumer.handler import handling, has_run
 from penstock.consumer.in_flight import InHand
 from penstock.consumer.options import ConsumerOptions, TopicPartition
 from penstock.consumer.reading import Reader
@@ -281,3 +282,38 @@ def test_options_are_listed_once_and_fixed() -> None:
         penstock.Consumer("postgresql://nowhere/none", "a", handler=print, batchsize=1)  # type: ignore[call-arg]
     with pytest.raises(InvalidArgument, match="batch_size"):
         replace(options, batch_size=0)
+
+
+def test_a_coroutine_that_a_task_runs_is_refused_and_goes_on() -> None:
+    """Only one that nobody has begun is closed: another would be cut off in the middle."""
+
+    async def work(gate: asyncio.Event) -> str:
+        await gate.wait()
+        return "whole"
+
+    async def scenario() -> str:
+        gate = asyncio.Event()
+        coroutine = work(gate)
+        task = asyncio.create_task(coroutine)
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidArgument, match="nobody awaits"):
+            has_run("the handler", coroutine, is_async=True)
+        gate.set()
+        return await task
+
+    assert asyncio.run(scenario()) == "whole"
+
+
+class _Unbound:
+    """A proxy that raises as soon as it is asked what it stands for."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise AssertionError("asked")
+
+
+def test_what_has_run_is_let_through() -> None:
+    """It means nothing to a consumer, and is looked at by its type alone."""
+    answers: list[Any] = [None, "ok", [], False, len, _Unbound()]
+    for answer in answers:
+        assert has_run("the handler", answer, is_async=True) is answer
