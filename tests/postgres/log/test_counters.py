@@ -47,6 +47,8 @@ def _used(connection: Connection) -> Membership:
         (READER, "one", lease.partition_id, lease.lease_epoch),
     )
     stream.commit(connection, member, [(lease, 1)])
+    queue.subscribe(connection, "emptied", [TOPIC])
+    queue.purge(connection, "emptied")
     queue.subscribe(connection, "jobs", [TOPIC])
     held = queue.receive(connection, "jobs", 5)
     queue.reject(connection, "jobs", [held[0].receipt], delay_seconds=1000)
