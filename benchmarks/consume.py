@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.bench import PARTITIONS, Bench
 from benchmarks.fetch import filled
 from benchmarks.measure import Aim, Case, Settings
-from penstock.consumer.consumer import Batch, Consumer
+from penstock.consumer.stream.consumer import Batch, Consumer
 from penstock.records import Lease
 from penstock.subscriptions import stream
 

@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.queue_consumer import QueueConsumer
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.records import Event
 
 #: A usual worker has several.

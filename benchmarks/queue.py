@@ -24,8 +24,8 @@ from benchmarks.measure import Aim, Case, Figure, Gap, Run, Settings, batches, f
 from benchmarks.peers.install import PeerMissing
 from benchmarks.peers.pgmq import Pgmq
 from penstock import database, log
-from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.queue_delivery import QueueDelivery
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.queue.delivery import QueueDelivery
 from penstock.publishing.publish import publish_batch
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Receipt, Verdict

@@ -11,8 +11,8 @@ from typing import Any
 from consumers import daemon
 from consumers.processes import Line
 from consumers.settings import Settings
-from penstock.consumer.process import drain_on_signals, log_to_stderr
-from penstock.consumer.supervisor import Supervisor
+from penstock.consumer.running.process import drain_on_signals, log_to_stderr
+from penstock.consumer.running.supervisor import Supervisor
 from penstock.errors import PenstockError, UsageError, error_text
 from penstock.upkeep import operations, service
 from penstock.upkeep.state import Calls, figures_of

@@ -25,7 +25,7 @@ def run_daemon(
     settings = settings_of(chosen)
 
     from consumers import daemon
-    from penstock.consumer import process
+    from penstock.consumer.running import process
 
     if check:
         daemon.require_sinks(settings)

@@ -16,11 +16,11 @@ from ops.relay.relay import Relay
 from ops.sinks.address import configured_sink
 from penstock import database, subscriptions
 from penstock.archive.targets import Target
-from penstock.consumer import process
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.supervisor import Supervisor
-from penstock.consumer.worker import ConsumerWorker, QueueWorker, Worker
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.running import process
+from penstock.consumer.running.supervisor import Supervisor
+from penstock.consumer.running.worker import ConsumerWorker, QueueWorker, Worker
+from penstock.consumer.stream.consumer import Consumer
 from penstock.database import migrate
 from penstock.errors import SubscriptionNotFound
 from penstock.subscriptions import queue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from consumers.processes import ChildProcess
-from penstock.consumer.supervisor import Supervisor
+from penstock.consumer.running.supervisor import Supervisor
 from penstock.upkeep.metrics import Figures, add_up
 from penstock.upkeep.state import Calls, OneProcess, figures_of
 from penstock.upkeep.watch import Watch

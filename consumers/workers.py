@@ -8,7 +8,7 @@ from typing import Any
 
 from ops.relay.relay import Relay
 from ops.sinks.base import Sink
-from penstock.consumer.worker import ConsumerWorker
+from penstock.consumer.running.worker import ConsumerWorker
 
 
 class RelayWorker(ConsumerWorker):

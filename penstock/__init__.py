@@ -20,14 +20,14 @@ if TYPE_CHECKING:
         subscriptions as subscriptions,
         testing as testing,
     )
-    from penstock.consumer.app import App as App
-    from penstock.consumer.async_consumer import (
+    from penstock.consumer.queue.consumer import QueueConsumer as QueueConsumer
+    from penstock.consumer.queue.delivery import QueueDelivery as QueueDelivery
+    from penstock.consumer.running.app import App as App
+    from penstock.consumer.running.async_consumer import (
         AsyncConsumer as AsyncConsumer,
         AsyncQueueConsumer as AsyncQueueConsumer,
     )
-    from penstock.consumer.consumer import Batch as Batch, Consumer as Consumer
-    from penstock.consumer.queue_consumer import QueueConsumer as QueueConsumer
-    from penstock.consumer.queue_delivery import QueueDelivery as QueueDelivery
+    from penstock.consumer.stream.consumer import Batch as Batch, Consumer as Consumer
     from penstock.database import connect as connect, migrate as migrate
     from penstock.database.config import database_url as database_url
     from penstock.errors import (
@@ -144,17 +144,17 @@ __version__ = "0.1.0"
 #: The module of each name.  Nothing is imported before it is used, so a publisher does not load
 #: the consumer.
 _NAMES = {
-    "penstock.consumer.app": ("App",),
-    "penstock.consumer.async_consumer": (
+    "penstock.consumer.running.app": ("App",),
+    "penstock.consumer.running.async_consumer": (
         "AsyncConsumer",
         "AsyncQueueConsumer",
     ),
-    "penstock.consumer.consumer": (
+    "penstock.consumer.stream.consumer": (
         "Batch",
         "Consumer",
     ),
-    "penstock.consumer.queue_consumer": ("QueueConsumer",),
-    "penstock.consumer.queue_delivery": ("QueueDelivery",),
+    "penstock.consumer.queue.consumer": ("QueueConsumer",),
+    "penstock.consumer.queue.delivery": ("QueueDelivery",),
     "penstock.database": ("connect",),
     "penstock.database.config": ("database_url",),
     "penstock.errors": (

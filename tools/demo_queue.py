@@ -28,9 +28,9 @@ from rich.live import Live
 from rich.table import Table
 
 from penstock import database, log
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.queue_delivery import QueueDelivery
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.queue.delivery import QueueDelivery
+from penstock.consumer.stream.consumer import Consumer
 from penstock.database.migrate import migrate
 from penstock.errors import PenstockError
 from penstock.publishing.publish import publish_batch

@@ -24,7 +24,7 @@ def upkeep(**given: Any) -> None:
     settings = upkeep_settings(given, os.environ)
     url = config.database_url()
 
-    from penstock.consumer import process
+    from penstock.consumer.running import process
     from penstock.upkeep import service
 
     process.log_to_stderr(settings.log_level, settings.log_format)

@@ -13,9 +13,9 @@ import typer
 
 from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.flags import takes
-from penstock.consumer import process
-from penstock.consumer.app import App
-from penstock.consumer.supervisor import Supervisor
+from penstock.consumer.running import process
+from penstock.consumer.running.app import App
+from penstock.consumer.running.supervisor import Supervisor
 from penstock.database import config
 from penstock.errors import ConfigurationError, UsageError, said
 from penstock.upkeep.options import options_of

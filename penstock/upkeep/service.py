@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock import database
-from penstock.consumer import process
-from penstock.consumer.supervisor import STARTED_AFTER_SECONDS, Supervisor
-from penstock.consumer.worker import Worker
+from penstock.consumer.running import process
+from penstock.consumer.running.supervisor import STARTED_AFTER_SECONDS, Supervisor
+from penstock.consumer.running.worker import Worker
 from penstock.database import migrate, pace as reconnect
 from penstock.upkeep import operations
 from penstock.upkeep.pages import HealthServer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from penstock.consumer.supervisor import Supervisor
-from penstock.consumer.worker import ConsumerWorker
+from penstock.consumer.running.supervisor import Supervisor
+from penstock.consumer.running.worker import ConsumerWorker
 from penstock.upkeep.metrics import Figures, Histogram
 from penstock.upkeep.watch import Watch, of_this_process
 from penstock.upkeep.workers import SequencerWorker

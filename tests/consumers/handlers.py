@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from penstock import database
-from penstock.consumer.consumer import Batch
-from penstock.consumer.queue_delivery import QueueDelivery
+from penstock.consumer.queue.delivery import QueueDelivery
+from penstock.consumer.stream.consumer import Batch
 from penstock.records import Event
 
 JOURNAL = "PENSTOCK_TEST_JOURNAL"

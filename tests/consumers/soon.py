@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from penstock.consumer import supervisor
+from penstock.consumer.running import supervisor
 
 STARTED_AFTER_SECONDS = 0.5
 

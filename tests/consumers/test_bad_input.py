@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from consumers import __main__ as command
-from penstock.consumer import process
-from penstock.consumer.supervisor import Supervisor
+from penstock.consumer.running import process
+from penstock.consumer.running.supervisor import Supervisor
 from tests.consumers.conftest import Connection, StartDaemon
 
 HANDLERS = "tests.consumers.handlers"

@@ -16,7 +16,7 @@ import pytest
 
 import penstock
 from penstock import database, log, subscriptions
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.database import sessions
 from penstock.database.postgres import connection as postgres, session
 from penstock.log import tail

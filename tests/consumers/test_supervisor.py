@@ -13,8 +13,8 @@ import psycopg
 import pymysql
 import pytest
 
-from penstock.consumer import supervisor as module
-from penstock.consumer.supervisor import Supervisor
+from penstock.consumer.running import supervisor as module
+from penstock.consumer.running.supervisor import Supervisor
 from penstock.errors import (
     DatabaseUnavailable,
     DuplicateSession,

@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import Any
 
-from penstock.consumer.consumer import Batch, Consumer
+from penstock.consumer.stream.consumer import Batch, Consumer
 from penstock.records import Event
 from penstock.subscriptions import dead_letters
 from tests.contract.databases import ContractDatabase

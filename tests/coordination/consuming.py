@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.leases.coordination.registry_keeper import RegistryKeeper
 from penstock.records import Event
 from tests.kit.stream import SUBSCRIPTION

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock import subscriptions
-from penstock.consumer.async_consumer import AsyncConsumer
-from penstock.consumer.consumer import Consumer, HandlerFailed
-from penstock.consumer.delivery import Delivery
+from penstock.consumer.running.async_consumer import AsyncConsumer
+from penstock.consumer.stream.consumer import Consumer, HandlerFailed
+from penstock.consumer.stream.delivery import Delivery
 from penstock.errors import (
     ConfigurationError,
     CoordinationUnavailable,

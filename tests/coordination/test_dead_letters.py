@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.errors import CoordinationUnavailable, StaleLease
 from penstock.leases.coordination import registry_keeper
 from penstock.leases.coordination.registry_keeper import RegistryKeeper

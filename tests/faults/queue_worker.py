@@ -11,9 +11,9 @@ from pathlib import Path
 
 from penstock import database
 from penstock.cli import main as command
-from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.queue_delivery import QueueDelivery
-from penstock.consumer.worker import QueueWorker
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.queue.delivery import QueueDelivery
+from penstock.consumer.running.worker import QueueWorker
 from penstock.errors import PenstockError
 from tests.faults.history import Recorder, real_time
 from tests.faults.hooks import Failpoints, label_of

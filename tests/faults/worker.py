@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import database
-from penstock.consumer.consumer import Batch, Consumer
-from penstock.consumer.worker import ConsumerWorker
+from penstock.consumer.running.worker import ConsumerWorker
+from penstock.consumer.stream.consumer import Batch, Consumer
 from penstock.errors import PenstockError
 from penstock.publishing.publish import publish
 from penstock.records import Event

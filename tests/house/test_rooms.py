@@ -18,7 +18,7 @@ import grimp
 import pytest
 
 import penstock
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What a publisher has no use for.
@@ -40,7 +40,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     assert len(found) > 200
     _order(found)
     with pytest.raises(graphlib.CycleError):  # a circle is seen
-        _order(found | {"penstock.errors": {"penstock.consumer.consumer"}})
+        _order(found | {"penstock.errors": {"penstock.consumer.stream.consumer"}})
 
 
 def _loaded_by(code: str) -> set[str]:

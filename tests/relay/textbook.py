@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import pulsar
 
 from ops.sinks.cloudevents import to_properties
-from penstock.consumer.consumer import Batch, Consumer
+from penstock.consumer.stream.consumer import Batch, Consumer
 
 _CRASHES_AT = 3
 

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.subscriptions import dead_letters, stream
 from penstock.testing import (
     MemoryConnection,

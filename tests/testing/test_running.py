@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import penstock
-from penstock.consumer.consumer import Batch, Consumer, HandlerFailed
+from penstock.consumer.stream.consumer import Batch, Consumer, HandlerFailed
 from penstock.records import Event
 from penstock.subscriptions import policies
 from penstock.testing import (

@@ -13,15 +13,15 @@ from typing import Any, cast
 import pytest
 
 import penstock
-from penstock.consumer.assignment import Assignment
-from penstock.consumer.committing import Committer
-from penstock.consumer.delivery import Batch
-from penstock.consumer.executors import InlineExecutor
-from penstock.consumer.handler import handling, has_run
-from penstock.consumer.in_flight import InHand
-from penstock.consumer.options import ConsumerOptions, TopicPartition
-from penstock.consumer.reading import Reader
-from penstock.consumer.retrying import Retrier
+from penstock.consumer.handlers.executors import InlineExecutor
+from penstock.consumer.handlers.handler import handling, has_run
+from penstock.consumer.handlers.options import ConsumerOptions, TopicPartition
+from penstock.consumer.stream.assignment import Assignment
+from penstock.consumer.stream.committing import Committer
+from penstock.consumer.stream.delivery import Batch
+from penstock.consumer.stream.in_flight import InHand
+from penstock.consumer.stream.reading import Reader
+from penstock.consumer.stream.retrying import Retrier
 from penstock.errors import BackwardCommit, InvalidArgument, StaleLease
 from penstock.leases.keeper import Keeper
 from penstock.leases.loop import LoopStats

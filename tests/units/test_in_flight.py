@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.consumer.in_flight import OVERHEAD_BYTES, InHand, Unit, by_key
-from penstock.consumer.reading import PROBE_ROWS, Bounds, Room
+from penstock.consumer.stream.in_flight import OVERHEAD_BYTES, InHand, Unit, by_key
+from penstock.consumer.stream.reading import PROBE_ROWS, Bounds, Room
 from penstock.records import Event, Lease
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
-from penstock.consumer.process import JsonLines, TextLines
+from penstock.consumer.running.process import JsonLines, TextLines
 
 
 def record() -> logging.LogRecord:

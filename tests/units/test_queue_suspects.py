@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock import queue
-from penstock.consumer import queue_consumer
-from penstock.consumer.queue_backlog import Backlog
-from penstock.consumer.queue_delivery import QueueDelivery
+from penstock.consumer.queue import consumer as queue_consumer
+from penstock.consumer.queue.backlog import Backlog
+from penstock.consumer.queue.delivery import QueueDelivery
 from tests.kit.log import wait_until
 from tests.kit.queue import QUEUE, pass_time
 from tests.units.test_queue_loop import Script, _in_hand, _outcome

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.consumer.signals import stopped_by_signals, stopped_by_signals_on_loop
 from penstock.errors import InvalidArgument
+from penstock.leases.signals import stopped_by_signals, stopped_by_signals_on_loop
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock.consumer.consumer import Batch
+from penstock.consumer.stream.consumer import Batch
 
 DIRECTORY = "PENSTOCK_DEMO_DIRECTORY"
 CONSUMER = "PENSTOCK_DEMO_CONSUMER"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import log
-from penstock.consumer.queue_consumer import QueueConsumer
+from penstock.consumer.queue.consumer import QueueConsumer
 from penstock.doctor import waiting
 from penstock.doctor.waiting import Silence
 from penstock.errors import PermissionDenied

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.consumer.async_consumer import AsyncConsumer
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.executors import Executor
-from penstock.consumer.task_executor import TaskExecutor
+from penstock.consumer.handlers.executors import Executor
+from penstock.consumer.handlers.task_executor import TaskExecutor
+from penstock.consumer.running.async_consumer import AsyncConsumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.records import Event
 from penstock.subscriptions import dead_letters, stream
 from tests.contract.consumer.test_consumer_work import Gate

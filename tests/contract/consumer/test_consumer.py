@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock import database, subscriptions
-from penstock.consumer.consumer import Batch, Consumer, HandlerFailed
+from penstock.consumer.stream.consumer import Batch, Consumer, HandlerFailed
 from penstock.errors import DuplicateSession
 from penstock.leases.keeper import Keeper
 from penstock.records import Event

@@ -13,9 +13,9 @@ import pytest
 from ops.seal import seal
 from penstock import database, log, publish_batch, subscriptions
 from penstock.archive.targets import Target
-from penstock.consumer.app import App
-from penstock.consumer.capped import CappedReads
-from penstock.consumer.cold import ColdReads
+from penstock.consumer.running.app import App
+from penstock.consumer.stream.capped import CappedReads
+from penstock.consumer.stream.cold import ColdReads
 from penstock.errors import (
     BelowLowSequence,
     EpochError,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock import database, publish_batch, subscriptions
-from penstock.consumer.async_consumer import AsyncConsumer
-from penstock.consumer.in_flight import Unit
-from penstock.consumer.retrying import Retrier
+from penstock.consumer.running.async_consumer import AsyncConsumer
+from penstock.consumer.stream.in_flight import Unit
+from penstock.consumer.stream.retrying import Retrier
 from penstock.records import Event, Message
 from penstock.subscriptions import dead_letters, policies, stream
 from tests.contract.databases import ContractDatabase

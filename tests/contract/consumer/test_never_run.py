@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.consumer import handler as handlers
-from penstock.consumer.delivery import HandlerFailed
-from penstock.consumer.queue_consumer import QueueConsumer
+from penstock.consumer.handlers import handler as handlers
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.stream.delivery import HandlerFailed
 from penstock.subscriptions import dead_letters, queue
 from tests.contract.databases import ContractDatabase
 from tests.contract.poison_kit import new_consumer

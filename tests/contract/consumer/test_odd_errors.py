@@ -12,10 +12,10 @@ import pytest
 from ops.relay.block import Backoff, relay_once
 from ops.sinks.base import Block
 from ops.sinks.jsonl import JsonlSink
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.delivery import HandlerFailed
-from penstock.consumer.executors import Executor
-from penstock.consumer.queue_consumer import QueueConsumer
+from penstock.consumer.handlers.executors import Executor
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.stream.consumer import Consumer
+from penstock.consumer.stream.delivery import HandlerFailed
 from penstock.subscriptions import dead_letters, queue
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import kill

@@ -10,9 +10,9 @@ from unittest.mock import patch
 import pytest
 
 from penstock import subscriptions
-from penstock.consumer.assignment import Assignment
-from penstock.consumer.committing import Committer
-from penstock.consumer.consumer import Batch, Consumer
+from penstock.consumer.stream.assignment import Assignment
+from penstock.consumer.stream.committing import Committer
+from penstock.consumer.stream.consumer import Batch, Consumer
 from penstock.leases.database_keeper import LeaseKeeper
 from penstock.leases.keeper import Keeper
 from penstock.subscriptions import stream

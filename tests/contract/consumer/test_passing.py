@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import database
-from penstock.consumer.queue_consumer import QueueConsumer
+from penstock.consumer.queue.consumer import QueueConsumer
 from penstock.database import calls
 from penstock.leases import database_keeper
 from penstock.leases.loop import ConnectionLost, Rounds

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.records import Event
 from tests.contract.consumer.test_consumer_work import Gate
 from tests.contract.databases import ContractDatabase

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import subscriptions
-from penstock.consumer.retrying import Retrier
+from penstock.consumer.stream.retrying import Retrier
 from penstock.records import Event
 from penstock.subscriptions import dead_letters
 from tests.contract.databases import ContractDatabase
@@ -102,7 +102,7 @@ def test_what_is_not_committed_is_counted_too(
 
     Each is alone here: what one death counts as a group is not given up after the next.
     """
-    monkeypatch.setattr("penstock.consumer.in_flight.SUSPECT_GROUP", 1)
+    monkeypatch.setattr("penstock.consumer.stream.in_flight.SUSPECT_GROUP", 1)
     monkeypatch.setattr(Retrier, "keep_what_is_done", lambda *_: None)
     assert len(_ends_its_consumers(db, 4)[1]) > 1
 

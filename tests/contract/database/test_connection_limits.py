@@ -12,10 +12,10 @@ import pytest
 
 import penstock
 from penstock import database
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.delivery import Batch
-from penstock.consumer.executors import Outcome
-from penstock.consumer.retrying import Failures
+from penstock.consumer.handlers.executors import Outcome
+from penstock.consumer.stream.consumer import Consumer
+from penstock.consumer.stream.delivery import Batch
+from penstock.consumer.stream.retrying import Failures
 from penstock.errors import DatabaseUnavailable
 from penstock.subscriptions import dead_letters
 from tests.contract.databases import ContractDatabase

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.consumer.async_consumer import AsyncConsumer, AsyncQueueConsumer
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.queue_consumer import QueueConsumer
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.running.async_consumer import AsyncConsumer, AsyncQueueConsumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.errors import (
     InvalidArgument,
     InvalidName,

@@ -12,7 +12,7 @@ import pytest
 
 from ops.relay.relay import Relay
 from ops.sinks.jsonl import JsonlSink
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.leases.loop import Rounds
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import wait_until

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from penstock import QueueDelivery, database
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.queue_options import QueueOptions
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.queue.options import QueueOptions
+from penstock.consumer.stream.consumer import Consumer
 from penstock.database import sessions
 from penstock.leases import heartbeat, keeper as keepers
 from penstock.leases.database_keeper import LeaseKeeper

@@ -17,8 +17,8 @@ from ops.relay import block as relay_block
 from ops.relay.pauses import Pauses
 from ops.relay.relay import Relay
 from ops.sinks.base import Block
-from penstock.consumer.committing import Committer
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.committing import Committer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.errors import LogBehind
 from penstock.leases.database_keeper import LeaseKeeper
 from penstock.log.histories import reconcile, restore_status

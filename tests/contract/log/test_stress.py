@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.publishing.publish import publish_batch
 from penstock.records import Event, Message
 from penstock.subscriptions import stream

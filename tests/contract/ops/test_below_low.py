@@ -12,7 +12,7 @@ from ops.relay.block import relay_once
 from ops.seal import seal
 from penstock import database, subscriptions
 from penstock.archive.targets import Target
-from penstock.consumer.cold import ColdReads
+from penstock.consumer.stream.cold import ColdReads
 from penstock.errors import BelowLowSequence, WrongMode
 from penstock.log.bookmarks import place_bookmark
 from penstock.subscriptions import policies, queue, stream

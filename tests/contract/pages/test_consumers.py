@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock import subscriptions
-from penstock.consumer.options import ConsumerOptions
+from penstock.consumer.handlers.options import ConsumerOptions
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.pages import asgi

@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock import aio, database, log
-from penstock.consumer.async_consumer import AsyncQueueConsumer
-from penstock.consumer.queue_delivery import Claim, QueueDelivery
+from penstock.consumer.queue.delivery import Claim, QueueDelivery
+from penstock.consumer.running.async_consumer import AsyncQueueConsumer
 from penstock.database.async_connections import connect_async
 from penstock.database.mysql.asynchronous import AsyncMySQLConnection
 from penstock.errors import InvalidArgument, StaleReceipt, TopicNotFound

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.consumer import queue_delivery
-from penstock.consumer.delivery import HandlerFailed
-from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.queue_delivery import QueueDelivery
+from penstock.consumer.queue import delivery as queue_delivery
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.queue.delivery import QueueDelivery
+from penstock.consumer.stream.delivery import HandlerFailed
 from penstock.subscriptions import queue
 from penstock.subscriptions.verdicts import Verdict
 from tests.contract.databases import ContractDatabase

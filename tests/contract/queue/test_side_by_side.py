@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.queue_delivery import QueueDelivery
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.queue.delivery import QueueDelivery
 from penstock.subscriptions import queue
 from tests.contract.databases import ContractDatabase
 from tests.contract.queue.test_workers import consumer_of, effects, write, written

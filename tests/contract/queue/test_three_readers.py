@@ -10,7 +10,7 @@ from ops.relay.relay import Relay
 from ops.seal import seal
 from ops.sinks.jsonl import JsonlSink
 from penstock import database
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.records import Event
 from penstock.subscriptions import queue, stream
 from tests.contract.databases import ContractDatabase

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from penstock import subscriptions
-from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.queue_delivery import QueueDelivery
-from penstock.consumer.queue_settling import Settler
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.queue.delivery import QueueDelivery
+from penstock.consumer.queue.settling import Settler
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Delivery
 from tests.contract.databases import ContractDatabase

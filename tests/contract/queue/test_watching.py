@@ -10,8 +10,8 @@ import pytest
 
 from penstock import database, subscriptions
 from penstock.cli.queues import counted_queues
-from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.worker import QueueWorker
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.running.worker import QueueWorker
 from penstock.doctor import queues as doctored
 from penstock.doctor.findings import Limits
 from penstock.doctor.queues import examine_queues

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock import database
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.errors import InvalidArgument, StaleLease
 from penstock.records import Event, Lease
 from penstock.subscriptions import dead_letters, inbox, stream

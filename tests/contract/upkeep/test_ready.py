@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import log
-from penstock.consumer.supervisor import Supervisor
+from penstock.consumer.running.supervisor import Supervisor
 from penstock.log import LogStatus
 from penstock.upkeep import watch as module
 from penstock.upkeep.state import Calls, OneProcess

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import database, log
-from penstock.consumer.supervisor import STARTED_AFTER_SECONDS
+from penstock.consumer.running.supervisor import STARTED_AFTER_SECONDS
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests.consumers.process import Daemon, until

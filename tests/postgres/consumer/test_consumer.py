@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from penstock import subscriptions
-from penstock.consumer.consumer import Batch, Consumer
+from penstock.consumer.stream.consumer import Batch, Consumer
 from penstock.errors import InvalidArgument, InvalidName
 from penstock.records import Event
 from penstock.subscriptions import stream

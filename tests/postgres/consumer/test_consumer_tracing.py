@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from penstock import Message, publish_batch
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.subscriptions import stream
 from tests.kit.log import Connection, drain, topic
 from tests.kit.stream import STREAM, SUBSCRIPTION

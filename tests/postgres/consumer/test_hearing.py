@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from penstock import database, log
-from penstock.consumer.consumer import Consumer
+from penstock.consumer.stream.consumer import Consumer
 from penstock.database import sessions
 from penstock.database.wake import Wake
 from penstock.leases.database_keeper import LeaseKeeper

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock import database
-from penstock.consumer.worker import Worker
+from penstock.consumer.running.worker import Worker
 from penstock.database.backoff import backoff
 from penstock.errors import PenstockError, UsageError, error_text, said
 

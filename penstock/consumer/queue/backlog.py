@@ -11,9 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from penstock.consumer.executors import Outcome
-from penstock.consumer.queue_delivery import Claim, InHand
-from penstock.consumer.queue_settling import is_done
+from penstock.consumer.handlers.executors import Outcome
+from penstock.consumer.queue.delivery import Claim, InHand
+from penstock.consumer.queue.settling import is_done
 
 
 class Backlog:
@@ -54,7 +54,7 @@ class Backlog:
     def after_one(
         self, outcome: Outcome[InHand, Claim], *, is_last: bool
     ) -> tuple[InHand | None, bool]:
-        """As :class:`penstock.consumer.executors.Supply` says."""
+        """As :class:`penstock.consumer.handlers.executors.Supply` says."""
         with self._lock:
             self._untold += 1
             following = None if is_last or self._suspect() is not None else self._take()

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.consumer.delivery import HandlerTimedOut
-from penstock.consumer.executors import Outcome
-from penstock.consumer.queue_delivery import Claim, InHand
+from penstock.consumer.handlers.executors import Outcome
+from penstock.consumer.queue.delivery import Claim, InHand
+from penstock.consumer.stream.delivery import HandlerTimedOut
 from penstock.errors import StaleReceipt, error_text
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Receipt

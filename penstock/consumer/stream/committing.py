@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.consumer.working import HandlerRolledBack
+from penstock.consumer.handlers.working import HandlerRolledBack
 from penstock.database import sessions
 from penstock.errors import BackwardCommit, PenstockError, StaleLease, TooManyParked
 from penstock.subscriptions import dead_letters
 
 if TYPE_CHECKING:
-    from penstock.consumer.assignment import Assignment
-    from penstock.consumer.delivery import Batch
-    from penstock.consumer.executors import Outcome
-    from penstock.consumer.in_flight import InHand, Unit
-    from penstock.consumer.options import ConsumerOptions
+    from penstock.consumer.handlers.executors import Outcome
+    from penstock.consumer.handlers.options import ConsumerOptions
+    from penstock.consumer.stream.assignment import Assignment
+    from penstock.consumer.stream.delivery import Batch
+    from penstock.consumer.stream.in_flight import InHand, Unit
     from penstock.database import Connection
     from penstock.leases.keeper import Keeper
     from penstock.leases.loop import LoopStats

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.consumer.delivery import HandlerTimedOut
-from penstock.consumer.executors import B, Executor, Outcome, U, failed
+from penstock.consumer.handlers.executors import B, Executor, Outcome, U, failed
+from penstock.consumer.stream.delivery import HandlerTimedOut
 from penstock.database.async_connections import connect_async
 from penstock.errors import InvalidArgument, is_interruption
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iter
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.consumer import tracing
-from penstock.consumer.options import ConsumerOptions, Handler, Middleware
+from penstock.consumer.handlers import tracing
+from penstock.consumer.handlers.options import ConsumerOptions, Handler, Middleware
 from penstock.errors import InvalidArgument
 from penstock.topics import validation
 

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.consumer.committing import STANDS_SECONDS, bringing
-from penstock.consumer.delivery import HandlerTimedOut
-from penstock.consumer.in_flight import SUSPECT_GROUP, InHand, Unit
-from penstock.consumer.reading import MAX_AHEAD
+from penstock.consumer.stream.committing import STANDS_SECONDS, bringing
+from penstock.consumer.stream.delivery import HandlerTimedOut
+from penstock.consumer.stream.in_flight import SUSPECT_GROUP, InHand, Unit
+from penstock.consumer.stream.reading import MAX_AHEAD
 from penstock.database.backoff import doubled
 from penstock.errors import NotRedriven, PenstockError, StaleLease, TooManyParked, error_text
 from penstock.records import Event
@@ -26,12 +26,12 @@ from penstock.subscriptions import dead_letters, policies, stream
 from penstock.subscriptions.policies import SubscriptionPolicy
 
 if TYPE_CHECKING:
-    from penstock.consumer.assignment import Assignment
-    from penstock.consumer.committing import Committer
-    from penstock.consumer.delivery import Batch
-    from penstock.consumer.executors import Executor
-    from penstock.consumer.options import ConsumerOptions
-    from penstock.consumer.reading import Reader
+    from penstock.consumer.handlers.executors import Executor
+    from penstock.consumer.handlers.options import ConsumerOptions
+    from penstock.consumer.stream.assignment import Assignment
+    from penstock.consumer.stream.committing import Committer
+    from penstock.consumer.stream.delivery import Batch
+    from penstock.consumer.stream.reading import Reader
     from penstock.database import Connection
     from penstock.leases.keeper import Keeper
     from penstock.leases.loop import LoopStats

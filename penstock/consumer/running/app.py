@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import database, subscriptions
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.options import ConsumerOptions, options_of
-from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.queue_options import QueueOptions
-from penstock.consumer.worker import ConsumerWorker, QueueWorker, Worker
+from penstock.consumer.handlers.options import ConsumerOptions, options_of
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.queue.options import QueueOptions
+from penstock.consumer.running.worker import ConsumerWorker, QueueWorker, Worker
+from penstock.consumer.stream.consumer import Consumer
 from penstock.database import config, migrate
 from penstock.errors import InvalidArgument, SubscriptionNotFound
 from penstock.subscriptions import queue, stream

@@ -11,15 +11,15 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.consumer.in_flight import InHand, Unit, by_key, whole_partition
-from penstock.consumer.options import TopicPartition
+from penstock.consumer.handlers.options import TopicPartition
+from penstock.consumer.stream.in_flight import InHand, Unit, by_key, whole_partition
 from penstock.errors import is_interruption
 from penstock.records import Lease
 
 if TYPE_CHECKING:
-    from penstock.consumer.delivery import Batch
-    from penstock.consumer.executors import Executor
-    from penstock.consumer.options import ConsumerOptions
+    from penstock.consumer.handlers.executors import Executor
+    from penstock.consumer.handlers.options import ConsumerOptions
+    from penstock.consumer.stream.delivery import Batch
     from penstock.leases.keeper import Keeper
     from penstock.leases.loop import LoopStats
 

@@ -16,28 +16,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.consumer.assignment import Assignment
-from penstock.consumer.committing import Committer
-from penstock.consumer.delivery import (
+from penstock.consumer.handlers.executors import Executor, InlineExecutor, Outcome, ThreadExecutor
+from penstock.consumer.handlers.handler import Handling, handling
+from penstock.consumer.handlers.options import ConsumerOptions, TopicPartition, taking
+from penstock.consumer.handlers.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
+from penstock.consumer.handlers.working import Connections, HandlerRolledBack
+from penstock.consumer.stream.assignment import Assignment
+from penstock.consumer.stream.committing import Committer
+from penstock.consumer.stream.delivery import (
     Batch,
     HandlerFailed,
     HandlerTimedOut,
     OutlivedLease,
 )
-from penstock.consumer.executors import Executor, InlineExecutor, Outcome, ThreadExecutor
-from penstock.consumer.handler import Handling, handling
-from penstock.consumer.in_flight import InHand, Unit
-from penstock.consumer.options import ConsumerOptions, TopicPartition, taking
-from penstock.consumer.reading import Reader
-from penstock.consumer.retrying import Retrier
-from penstock.consumer.signals import stopped_by_signals
-from penstock.consumer.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
-from penstock.consumer.working import Connections, HandlerRolledBack
+from penstock.consumer.stream.in_flight import InHand, Unit
+from penstock.consumer.stream.reading import Reader
+from penstock.consumer.stream.retrying import Retrier
 from penstock.errors import PenstockError, StaleLease, said
 from penstock.leases.held import HeldLeases
 from penstock.leases.keeper import Keeper
 from penstock.leases.keepers import keeper_for
 from penstock.leases.loop import ConnectionLost, Rounds
+from penstock.leases.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -65,7 +65,7 @@ class Consumer(Rounds):
 
     Give ``handler``, called with each event, or ``batch_handler``, called with each :class:`Batch`;
     ``def`` or ``async def``.  An event that fails comes again after a pause, as the subscription's
-    retry policy says.  The options are those of :class:`penstock.consumer.options.ConsumerOptions`;
+    retry policy says.  The options are those of :class:`ConsumerOptions`;
     docs/consumers.md explains them.
     """
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from penstock.consumer.supervisor import Supervisor
+from penstock.consumer.running.supervisor import Supervisor
 
 EXIT_DRAINED = 0
 EXIT_NOT_DRAINED = 1

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from penstock.consumer.handler import Handling
-from penstock.consumer.working import Connections
+from penstock.consumer.handlers.handler import Handling
+from penstock.consumer.handlers.working import Connections
 from penstock.database import sessions
 from penstock.database.wake import Wake
 from penstock.errors import InvalidArgument, is_interruption

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from penstock.consumer.working import (
+from penstock.consumer.handlers.working import (
     Connections,
     Transaction,
     Working,
@@ -17,7 +17,7 @@ from penstock.records import Event, Lease
 from penstock.subscriptions import dead_letters, stream
 
 if TYPE_CHECKING:
-    from penstock.consumer.in_flight import Unit
+    from penstock.consumer.stream.in_flight import Unit
     from penstock.database.steps import Steps
     from penstock.leases.keeper import Keeper
 

@@ -17,21 +17,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.consumer.delivery import HandlerFailed, HandlerTimedOut
-from penstock.consumer.executors import Executor, Outcome, ThreadExecutor
-from penstock.consumer.handler import Handling, is_coroutine_function, wrapped
-from penstock.consumer.options import taking
-from penstock.consumer.queue_backlog import Backlog
-from penstock.consumer.queue_delivery import Claim, InHand, record, record_async
-from penstock.consumer.queue_options import QueueOptions
-from penstock.consumer.queue_settling import Settler
-from penstock.consumer.signals import stopped_by_signals
-from penstock.consumer.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
-from penstock.consumer.working import Connections
+from penstock.consumer.handlers.executors import Executor, Outcome, ThreadExecutor
+from penstock.consumer.handlers.handler import Handling, is_coroutine_function, wrapped
+from penstock.consumer.handlers.options import taking
+from penstock.consumer.handlers.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
+from penstock.consumer.handlers.working import Connections
+from penstock.consumer.queue.backlog import Backlog
+from penstock.consumer.queue.delivery import Claim, InHand, record, record_async
+from penstock.consumer.queue.options import QueueOptions
+from penstock.consumer.queue.settling import Settler
+from penstock.consumer.stream.delivery import HandlerFailed, HandlerTimedOut
 from penstock.database import config
 from penstock.errors import StaleReceipt, SubscriptionNotFound
 from penstock.leases.keeper import consumer_id
 from penstock.leases.loop import Rounds
+from penstock.leases.signals import stopped_by_signals
 from penstock.subscriptions import queue
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class QueueConsumer(Rounds):
     ``handler`` is called with each :class:`penstock.QueueDelivery`.  When it returns, the event is
     finished; when it raises, the event comes again after a pause.  It may return a verdict
     (:data:`penstock.queue.AGAIN`).  The options are those of
-    :class:`penstock.consumer.queue_options.QueueOptions`; docs/queue.md explains them.
+    :class:`penstock.consumer.queue.options.QueueOptions`; docs/queue.md explains them.
     """
 
     @taking(QueueOptions)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from penstock.consumer.options import Handler, Middleware, require_middleware
+from penstock.consumer.handlers.options import Handler, Middleware, require_middleware
 from penstock.topics.validation import Range
 
 

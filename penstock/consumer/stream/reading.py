@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.consumer.capped import CappedReads
-from penstock.consumer.cold import ColdReads
+from penstock.consumer.stream.capped import CappedReads
+from penstock.consumer.stream.cold import ColdReads
 from penstock.database import sessions
 from penstock.database.wake import Wake
 from penstock.records import Event, Lease, payload_bytes
 
 if TYPE_CHECKING:
-    from penstock.consumer.assignment import Assignment
-    from penstock.consumer.in_flight import InHand
-    from penstock.consumer.options import ConsumerOptions
+    from penstock.consumer.handlers.options import ConsumerOptions
+    from penstock.consumer.stream.assignment import Assignment
+    from penstock.consumer.stream.in_flight import InHand
     from penstock.database import Connection, dialect
     from penstock.leases.keeper import Keeper
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.consumer.working import Connections, Transaction, Working
+from penstock.consumer.handlers.working import Connections, Transaction, Working
 from penstock.database import steps
 from penstock.database.async_connections import run_on
 from penstock.errors import InvalidArgument, StaleReceipt

@@ -14,14 +14,14 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.options import ConsumerOptions, taking
-from penstock.consumer.queue_consumer import QueueConsumer
-from penstock.consumer.queue_options import QueueOptions
-from penstock.consumer.signals import stopped_by_signals_on_loop
+from penstock.consumer.handlers.options import ConsumerOptions, taking
+from penstock.consumer.queue.consumer import QueueConsumer
+from penstock.consumer.queue.options import QueueOptions
+from penstock.consumer.stream.consumer import Consumer
 from penstock.errors import InvalidArgument
 from penstock.leases.keeper import Keeper
 from penstock.leases.loop import LoopStats
+from penstock.leases.signals import stopped_by_signals_on_loop
 
 T = TypeVar("T")
 

@@ -1,0 +1,3 @@
+"""Consuming a queue: receiving, handing out, settling."""
+
+from __future__ import annotations

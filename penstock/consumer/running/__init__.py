@@ -1,0 +1,3 @@
+"""Running consumers: an application's declarations, workers, the supervisor, asyncio."""
+
+from __future__ import annotations
