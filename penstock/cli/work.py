@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from penstock.cli.output import say
+from penstock.consumer.handlers.failures import HandlerFailed, HandlerTimedOut
 from penstock.consumer.queue.consumer import QueueConsumer
 from penstock.consumer.queue.delivery import QueueDelivery
-from penstock.consumer.stream.delivery import HandlerFailed, HandlerTimedOut
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.subscriptions import queue
 from penstock.subscriptions.verdicts import Verdict

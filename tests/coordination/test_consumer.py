@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock import subscriptions
+from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.consumer.running.async_consumer import AsyncConsumer
-from penstock.consumer.stream.consumer import Consumer, HandlerFailed
+from penstock.consumer.stream.consumer import Consumer
 from penstock.consumer.stream.delivery import Delivery
 from penstock.errors import (
     ConfigurationError,

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock import queue, stream
-from penstock.consumer.stream.delivery import HandlerFailed
+from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.errors import DatabaseUnavailable, StaleReceipt, WrongMode
 from penstock.testing import MemoryConnection, MemoryDatabase, NotInMemory
 

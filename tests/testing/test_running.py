@@ -7,7 +7,8 @@ import threading
 import pytest
 
 import penstock
-from penstock.consumer.stream.consumer import Batch, Consumer, HandlerFailed
+from penstock.consumer.handlers.failures import HandlerFailed
+from penstock.consumer.stream.consumer import Batch, Consumer
 from penstock.records import Event
 from penstock.subscriptions import policies
 from penstock.testing import (

@@ -19,11 +19,11 @@ import pytest
 import penstock
 from penstock import database, queue
 from penstock.consumer.handlers.executors import Outcome
+from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.consumer.queue.backlog import Backlog
 from penstock.consumer.queue.consumer import QueueConsumer
 from penstock.consumer.queue.delivery import Claim, InHand, QueueDelivery
 from penstock.consumer.queue.settling import Settler
-from penstock.consumer.stream.delivery import HandlerFailed
 from penstock.errors import InvalidArgument, SubscriptionNotFound
 from penstock.leases.loop import LoopStats
 from penstock.records import Message

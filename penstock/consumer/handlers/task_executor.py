@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.consumer.handlers.executors import B, Executor, Outcome, U, failed
-from penstock.consumer.stream.delivery import HandlerTimedOut
+from penstock.consumer.handlers.failures import HandlerTimedOut
 from penstock.database.async_connections import connect_async
 from penstock.errors import InvalidArgument, is_interruption
 

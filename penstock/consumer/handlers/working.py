@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock import database
+from penstock.consumer.handlers.failures import HandlerRolledBack
 from penstock.database import sessions, steps
 from penstock.database.async_connections import is_rolled_back, run_on
-from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,10 +32,6 @@ _BEFORE, _WITHIN, _BEHIND = range(3)
 @dataclass(slots=True)
 class _At:
     step: int = _BEFORE
-
-
-class HandlerRolledBack(PenstockError):
-    """A handler committed the position and rolled its transaction back; the events come again."""
 
 
 class Connections(Protocol):

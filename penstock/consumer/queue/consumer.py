@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.consumer.handlers.executors import Executor, Outcome, ThreadExecutor
+from penstock.consumer.handlers.failures import HandlerFailed, HandlerTimedOut
 from penstock.consumer.handlers.handler import Handling, is_coroutine_function, wrapped
 from penstock.consumer.handlers.options import taking
 from penstock.consumer.handlers.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
@@ -26,7 +27,6 @@ from penstock.consumer.queue.backlog import Backlog
 from penstock.consumer.queue.delivery import Claim, InHand, record, record_async
 from penstock.consumer.queue.options import QueueOptions
 from penstock.consumer.queue.settling import Settler
-from penstock.consumer.stream.delivery import HandlerFailed, HandlerTimedOut
 from penstock.database import config
 from penstock.errors import StaleReceipt, SubscriptionNotFound
 from penstock.leases.keeper import consumer_id

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.consumer.handlers.executors import Outcome
+from penstock.consumer.handlers.failures import HandlerTimedOut
 from penstock.consumer.queue.delivery import Claim, InHand
-from penstock.consumer.stream.delivery import HandlerTimedOut
 from penstock.errors import StaleReceipt, error_text
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Receipt

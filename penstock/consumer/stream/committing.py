@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.consumer.handlers.working import HandlerRolledBack
+from penstock.consumer.handlers.failures import HandlerRolledBack
 from penstock.database import sessions
 from penstock.errors import BackwardCommit, PenstockError, StaleLease, TooManyParked
 from penstock.subscriptions import dead_letters

@@ -17,18 +17,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.consumer.handlers.executors import Executor, InlineExecutor, Outcome, ThreadExecutor
-from penstock.consumer.handlers.handler import Handling, handling
-from penstock.consumer.handlers.options import ConsumerOptions, TopicPartition, taking
-from penstock.consumer.handlers.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
-from penstock.consumer.handlers.working import Connections, HandlerRolledBack
-from penstock.consumer.stream.assignment import Assignment
-from penstock.consumer.stream.committing import Committer
-from penstock.consumer.stream.delivery import (
-    Batch,
+from penstock.consumer.handlers.failures import (
     HandlerFailed,
+    HandlerRolledBack,
     HandlerTimedOut,
     OutlivedLease,
 )
+from penstock.consumer.handlers.handler import Handling, handling
+from penstock.consumer.handlers.options import ConsumerOptions, TopicPartition, taking
+from penstock.consumer.handlers.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
+from penstock.consumer.handlers.working import Connections
+from penstock.consumer.stream.assignment import Assignment
+from penstock.consumer.stream.committing import Committer
+from penstock.consumer.stream.delivery import Batch
 from penstock.consumer.stream.in_flight import InHand, Unit
 from penstock.consumer.stream.reading import Reader
 from penstock.consumer.stream.retrying import Retrier

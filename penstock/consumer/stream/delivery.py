@@ -12,7 +12,7 @@ from penstock.consumer.handlers.working import (
 )
 from penstock.database import steps
 from penstock.database.async_connections import run_on
-from penstock.errors import InvalidArgument, PenstockError, PositionsElsewhere, StaleLease
+from penstock.errors import InvalidArgument, PositionsElsewhere, StaleLease
 from penstock.records import Event, Lease
 from penstock.subscriptions import dead_letters, stream
 
@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from penstock.consumer.stream.in_flight import Unit
     from penstock.database.steps import Steps
     from penstock.leases.keeper import Keeper
-
-
-class HandlerFailed(PenstockError):
-    """A handler raised, and this run does not wait for the next attempt."""
-
-
-class HandlerTimedOut(PenstockError):
-    """A handler took longer than ``handler_seconds``; its event is tried again, or given up."""
-
-
-class OutlivedLease(PenstockError):
-    """The server ended a transaction that would have outlived its lease; the events come again."""
 
 
 class Batch(Working):

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.consumer.handlers.failures import HandlerTimedOut
 from penstock.consumer.stream.committing import STANDS_SECONDS, bringing
-from penstock.consumer.stream.delivery import HandlerTimedOut
 from penstock.consumer.stream.in_flight import SUSPECT_GROUP, InHand, Unit
 from penstock.consumer.stream.reading import MAX_AHEAD
 from penstock.database.backoff import doubled

@@ -13,7 +13,8 @@ import pytest
 
 import penstock
 from penstock import database, subscriptions
-from penstock.consumer.stream.consumer import Batch, Consumer, HandlerFailed
+from penstock.consumer.handlers.failures import HandlerFailed
+from penstock.consumer.stream.consumer import Batch, Consumer
 from penstock.errors import DuplicateSession
 from penstock.leases.keeper import Keeper
 from penstock.records import Event

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from penstock import database, publish_batch, subscriptions
+from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.consumer.handlers.options import TopicPartition
 from penstock.consumer.running.async_consumer import AsyncConsumer
 from penstock.consumer.stream.assignment import Assignment
 from penstock.consumer.stream.committing import Committer
-from penstock.consumer.stream.consumer import Batch, Consumer, HandlerFailed
+from penstock.consumer.stream.consumer import Batch, Consumer
 from penstock.consumer.stream.in_flight import InHand
 from penstock.errors import InvalidArgument, InvalidName
 from penstock.leases.keeper import Keeper

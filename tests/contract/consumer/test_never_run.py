@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from penstock.consumer.handlers import handler as handlers
+from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.consumer.queue.consumer import QueueConsumer
-from penstock.consumer.stream.delivery import HandlerFailed
 from penstock.subscriptions import dead_letters, queue
 from tests.contract.databases import ContractDatabase
 from tests.contract.poison_kit import new_consumer

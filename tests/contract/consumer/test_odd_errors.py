@@ -13,9 +13,9 @@ from ops.relay.block import Backoff, relay_once
 from ops.sinks.base import Block
 from ops.sinks.jsonl import JsonlSink
 from penstock.consumer.handlers.executors import Executor
+from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.consumer.queue.consumer import QueueConsumer
 from penstock.consumer.stream.consumer import Consumer
-from penstock.consumer.stream.delivery import HandlerFailed
 from penstock.subscriptions import dead_letters, queue
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import kill

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.consumer.queue import delivery as queue_delivery
 from penstock.consumer.queue.consumer import QueueConsumer
 from penstock.consumer.queue.delivery import QueueDelivery
-from penstock.consumer.stream.delivery import HandlerFailed
 from penstock.subscriptions import queue
 from penstock.subscriptions.verdicts import Verdict
 from tests.contract.databases import ContractDatabase

@@ -12,9 +12,9 @@ import pytest
 
 import penstock
 from penstock import database, subscriptions
+from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.consumer.queue.consumer import QueueConsumer
 from penstock.consumer.queue.delivery import Claim, InHand, QueueDelivery
-from penstock.consumer.stream.delivery import HandlerFailed
 from penstock.errors import InvalidArgument, StaleReceipt
 from penstock.subscriptions import dead_letters, queue
 from penstock.subscriptions.verdicts import Verdict
