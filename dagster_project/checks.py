@@ -16,7 +16,7 @@ import dagster as dg
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import of_database, table
 from ops import probes
-from ops.probes import Probe, Table, Verdict, World
+from ops.probes import Probe, ProbeVerdict, Table, World
 from penstock.errors import error_text
 from resources.database import DatabaseResource
 from resources.targets import ArchiveTargetResource
@@ -139,7 +139,7 @@ class Verdicts:
     ) -> None:
         # Its `instance` opens Dagster's storage, so it is asked for only when something is new.
         self._catalogue, self._context, self._connection = catalogue, context, connection
-        self._looks: dict[str, Callable[[str], Verdict]] = {}
+        self._looks: dict[str, Callable[[str], ProbeVerdict]] = {}
 
     def of(
         self, key: dg.AssetKey, subject: str, scope: str = probes.TOPIC
@@ -154,7 +154,7 @@ class Verdicts:
                 elif (last := last_verdict(self._context.instance, name)) and not last.passed:
                     yield _evaluation(name, last, is_blocking=probe.blocking)
 
-    def _look(self, probe: Probe, key: dg.AssetKey) -> Callable[[str], Verdict]:
+    def _look(self, probe: Probe, key: dg.AssetKey) -> Callable[[str], ProbeVerdict]:
         """One look for all; `no_sequence_gap` goes on where the last look at its asset ended."""
         is_own = probe.name == probes.NO_SEQUENCE_GAP
         name = f"{probe.scope} {probe.name} {key.to_user_string() if is_own else ''}"
@@ -189,18 +189,18 @@ def _evaluation(
 
 
 def _told(
-    context: dg.AssetCheckExecutionContext, tell: Callable[[str], Verdict], subject: str
-) -> Verdict:
+    context: dg.AssetCheckExecutionContext, tell: Callable[[str], ProbeVerdict], subject: str
+) -> ProbeVerdict:
     """The verdict; what goes wrong with one subject stops no other."""
     try:
         return tell(subject)
     except Exception as error:
         context.log.exception(subject)
-        return Verdict(passed=False, found={"error": error_text(error)})
+        return ProbeVerdict(passed=False, found={"error": error_text(error)})
 
 
 def result_of(
-    verdict: Verdict, asset: dg.AssetKey | None = None, name: str | None = None
+    verdict: ProbeVerdict, asset: dg.AssetKey | None = None, name: str | None = None
 ) -> dg.AssetCheckResult:
     """A verdict as Dagster shows it."""
     severity = dg.AssetCheckSeverity.ERROR if verdict.is_error else dg.AssetCheckSeverity.WARN
@@ -213,7 +213,7 @@ def result_of(
     )
 
 
-def metadata_of(verdict: Verdict) -> dict[str, Any]:
+def metadata_of(verdict: ProbeVerdict) -> dict[str, Any]:
     """What a probe has found, as metadata."""
     found: dict[str, Any] = {
         name: table(value.columns, value.rows) if isinstance(value, Table) else value

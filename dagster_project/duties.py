@@ -14,7 +14,7 @@ import dagster as dg
 
 from dagster_project.common import table
 from ops.duties.engine import AUTO, SPARK, SQL, choose
-from ops.duties.units import FAILED, LOST, Outcome
+from ops.duties.units import FAILED, LOST, DutyOutcome
 from penstock.errors import InvalidArgument
 
 #: The engine of runs whose config names none.
@@ -58,7 +58,7 @@ def refused(message: str, hint: str) -> dg.Failure:
     return failure
 
 
-def told(context: dg.OpExecutionContext, outcomes: Iterable[Outcome]) -> list[Outcome]:
+def told(context: dg.OpExecutionContext, outcomes: Iterable[DutyOutcome]) -> list[DutyOutcome]:
     """Log what became of each unit."""
     outcomes = [*outcomes]
     for each in outcomes:
@@ -68,7 +68,7 @@ def told(context: dg.OpExecutionContext, outcomes: Iterable[Outcome]) -> list[Ou
     return outcomes
 
 
-def require(outcomes: Iterable[Outcome]) -> None:
+def require(outcomes: Iterable[DutyOutcome]) -> None:
     """Failure when a unit has failed, or was lost.  It is repeated if that may mend a unit."""
     wrong = [each for each in outcomes if is_wrong(each)]
     if wrong:
@@ -76,12 +76,12 @@ def require(outcomes: Iterable[Outcome]) -> None:
         raise dg.Failure(said, allow_retries=not all(each.lasts for each in wrong))
 
 
-def is_wrong(outcome: Outcome) -> bool:
+def is_wrong(outcome: DutyOutcome) -> bool:
     """Whether somebody has to look at a unit."""
     return outcome.state in {FAILED, LOST}
 
 
-def metadata(outcomes: Iterable[Outcome]) -> dict[str, Any]:
+def metadata(outcomes: Iterable[DutyOutcome]) -> dict[str, Any]:
     """The units, for the page of an asset."""
     rows = (
         (e.unit.duty, e.unit.topic, e.unit.partition, e.unit.subject, e.state, e.events,
@@ -91,7 +91,7 @@ def metadata(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     return {"units": table(_COLUMNS, rows)}
 
 
-def _place(outcome: Outcome) -> str:
+def _place(outcome: DutyOutcome) -> str:
     unit = outcome.unit
     found = [unit.duty, unit.topic, unit.subject]
     if unit.partition is not None:

@@ -138,7 +138,7 @@ def _checks(catalogue: Catalogue, wanted: Iterable[str]) -> dg.AssetSelection:
     return dg.AssetSelection.checks(*keys)
 
 
-class Failures:
+class RunFailures:
     """What went wrong with some of many; at the end it is one failure."""
 
     def __init__(self, context: dg.OpExecutionContext) -> None:
@@ -179,7 +179,7 @@ def _seal(catalogue: Catalogue) -> dg.JobDefinition:
     @of_database(catalogue.database)
     def run(context: dg.OpExecutionContext, database: DatabaseResource) -> None:
         config, policies = context.op_config, database.policies()
-        failures, there = Failures(context), _there(database)
+        failures, there = RunFailures(context), _there(database)
         _require_known(config["topics"], {*there, *policies.topics, *catalogue.topics})
         for topic in config["topics"] or [p.topic for p in policies.topics.values() if p.seal]:
             if topic not in there:
@@ -351,7 +351,7 @@ def _over_targets(
     def run(
         context: dg.OpExecutionContext, database: DatabaseResource, targets: ArchiveTargetResource
     ) -> None:
-        failures, there = Failures(context), _there(database)
+        failures, there = RunFailures(context), _there(database)
         for policy in database.policies().topics.values():
             for target in policy.archive if policy.topic in there else ():
                 with failures.isolated(f"{policy.topic} on {target}"):

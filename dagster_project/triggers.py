@@ -222,7 +222,7 @@ class Pause:
         )
 
 
-class Pauses:
+class SensorPauses:
     """The pauses of a sensor, as its cursor keeps them, and what it says of them."""
 
     def __init__(self, held: Any, now: float) -> None:

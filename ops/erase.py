@@ -95,7 +95,7 @@ class Erasure:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _ErasedEvents:
     """The events that are to be erased, by partition and by dropped log epoch."""
 
     hot: dict[int, list[int]]
@@ -161,7 +161,7 @@ def _erase(
     what: What,
     targets: Sequence[Target],
     *,
-    found: _Found,
+    found: _ErasedEvents,
     result: Erasure,
 ) -> Erasure:
     for partition, sequences in found.hot.items():
@@ -203,7 +203,7 @@ def _outside(connection: Any, topic: str) -> list[str]:
 
 def _found(
     connection: Any, what: What, targets: Sequence[Target], archived: Collection[EpochKey]
-) -> _Found:
+) -> _ErasedEvents:
     hot: dict[int, list[int]] = {}
     for part in partition_ranges(connection, what.topic):
         place = part.partition, part.low_sequence, part.high_watermark
@@ -226,7 +226,7 @@ def _found(
         fresh = [sequence for sequence in matches if sequence not in erased]
         if fresh:
             cold[key_of(epoch)] = fresh
-    return _Found(hot, cold, gone)
+    return _ErasedEvents(hot, cold, gone)
 
 
 def _in_database(
@@ -282,7 +282,7 @@ def _read_whole(
     )
 
 
-def _require_unheld(connection: Any, topic: str, found: _Found) -> None:
+def _require_unheld(connection: Any, topic: str, found: _ErasedEvents) -> None:
     """ErasureRefused before anything is written; the database looks again at each step."""
     places = [*found.hot.items(), *((key[0], each) for key, each in found.cold.items())]
     for hold in holds.list_holds(connection, topic):

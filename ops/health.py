@@ -12,7 +12,7 @@ from ops.backfill.asking import by_hand, due_requests
 from ops.lateness import QUEUE, lateness
 from ops.policies.checks import REFERENCE
 from ops.policies.file import HAND, Policies, RelayPolicy
-from ops.policies.policy import Drift, drift, in_shell, to_database
+from ops.policies.policy import PolicyDrift, drift, in_shell, to_database
 from penstock import log
 from penstock.database import call
 from penstock.doctor.findings import Finding, Severity, error, shell, warning
@@ -199,7 +199,7 @@ def _policies(connection: Any, policies: Policies) -> Iterator[Finding]:
         )
 
 
-def _mended_by(drifted: Drift) -> str:
+def _mended_by(drifted: PolicyDrift) -> str:
     if drifted.mendable:
         return "penstock policy apply"
     if drifted.origin == HAND:
@@ -207,6 +207,6 @@ def _mended_by(drifted: Drift) -> str:
     return "penstock policy diff  # another file is followed; apply --take-over makes it this one"
 
 
-def _place(drifted: Drift) -> str:
+def _place(drifted: PolicyDrift) -> str:
     """Where the policy file would say it."""
     return f"{drifted.scope}s.{drifted.name}" if drifted.name else drifted.scope

@@ -18,7 +18,7 @@ from ops.canary import Canary, fly
 from ops.health import health
 from ops.hours import epochs_between
 from ops.lateness import lateness, queue_names
-from ops.policies.file import Limits, Policies
+from ops.policies.file import HealthLimits, Policies
 from ops.policies.policy import awaited, drift, is_subscribed, other_files, set_by_hand
 from penstock import database, log, subscriptions
 from penstock.doctor import Severity
@@ -55,7 +55,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProbeVerdict:
     """What a probe has found: texts, numbers and tables.  ``is_error``: somebody has to come."""
 
     passed: bool
@@ -103,13 +103,13 @@ class World:
         return self.has(relay.topic) or is_subscribed(self.connection, relay)
 
 
-Look = Callable[[World], Callable[[str], Verdict]]
-NOT_THERE = Verdict(passed=True, found={"note": "the topic does not exist yet"})
-NO_SUBSCRIPTION = Verdict(
+Look = Callable[[World], Callable[[str], ProbeVerdict]]
+NOT_THERE = ProbeVerdict(passed=True, found={"note": "the topic does not exist yet"})
+NO_SUBSCRIPTION = ProbeVerdict(
     passed=True, found={"note": "the relay has no subscription: the check policy_drift tells of it"}
 )
 #: Nothing was looked at.
-TOO_MUCH = Verdict(passed=True, found={"note": "there is more to look at than this look may"})
+TOO_MUCH = ProbeVerdict(passed=True, found={"note": "there is more to look at than this look may"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Probe:
     blocking: bool = False
 
 
-def probes(limits: Limits) -> list[Probe]:
+def probes(limits: HealthLimits) -> list[Probe]:
     """The probes that Dagster makes of its topics and relays; all are cheap except two.
 
     `readable` and `schema_drift` read from the targets.
@@ -180,25 +180,27 @@ END_TO_END = Probe(
 )
 
 
-def _unsequenced_age(world: World) -> Callable[[str], Verdict]:
+def _unsequenced_age(world: World) -> Callable[[str], ProbeVerdict]:
     now = log.status(world.connection)
     age, limit = float(now.unsequenced_age_seconds), world.policies.limits.unsequenced
     found = {"events waiting": now.unsequenced_events, "oldest waits for (s)": age}
-    return lambda _: Verdict(age <= limit, found, is_error=True)
+    return lambda _: ProbeVerdict(age <= limit, found, is_error=True)
 
 
-def _horizon_holder(world: World) -> Callable[[str], Verdict]:
+def _horizon_holder(world: World) -> Callable[[str], ProbeVerdict]:
     oldest = float(log.status(world.connection).oldest_transaction_seconds or 0.0)
-    return lambda _: Verdict(oldest <= LONG_TRANSACTION_SECONDS, {"oldest transaction (s)": oldest})
+    return lambda _: ProbeVerdict(
+        oldest <= LONG_TRANSACTION_SECONDS, {"oldest transaction (s)": oldest}
+    )
 
 
-def no_sequence_gap(world: World) -> Callable[[str], Verdict]:
+def no_sequence_gap(world: World) -> Callable[[str], ProbeVerdict]:
     """Whether the index of a topic goes on without a hole.
 
     A sequence never changes, so what was whole at the last look is looked at again once a day only.
     """
 
-    def tell(topic: str) -> Verdict:
+    def tell(topic: str) -> ProbeVerdict:
         if not world.has(topic):
             return NOT_THERE
         ranges = names.partition_ranges(world.connection, topic)
@@ -214,9 +216,9 @@ def no_sequence_gap(world: World) -> Callable[[str], Verdict]:
         if gaps:
             rows = [(gap.partition, gap.expected, gap.found) for gap in gaps]
             found["gaps"] = Table(("partition", "expected", "found"), rows)
-            return Verdict(False, found, is_error=True)
+            return ProbeVerdict(False, found, is_error=True)
         positions = [[part.partition_id, part.history, part.high_watermark] for part in ranges]
-        return Verdict(True, found, is_error=True, kept={"at": at, "positions": positions})
+        return ProbeVerdict(True, found, is_error=True, kept={"at": at, "positions": positions})
 
     return tell
 
@@ -253,7 +255,7 @@ def _by_topic(lags: list[Lag]) -> dict[str, list[Lag]]:
     return found
 
 
-def _lag_verdict(lags: list[Lag], limit: float) -> Verdict:
+def _lag_verdict(lags: list[Lag], limit: float) -> ProbeVerdict:
     """Whether nobody is late, in a sentence, and who waits for longest."""
     late = [each for each in lags if each.lag_seconds > limit]
     waiting = sum(each.lag_events for each in lags)
@@ -270,7 +272,7 @@ def _lag_verdict(lags: list[Lag], limit: float) -> Verdict:
         for each in sorted(late or lags, key=lambda each: -each.lag_seconds)[:_MOST_LAGS]
     ]  # fmt: skip
     columns = ("subscription", "partition", "events", "seconds", "held by")
-    return Verdict(
+    return ProbeVerdict(
         not late,
         {
             "verdict": said,
@@ -282,53 +284,53 @@ def _lag_verdict(lags: list[Lag], limit: float) -> Verdict:
     )
 
 
-def _consumer_lag(world: World) -> Callable[[str], Verdict]:
+def _consumer_lag(world: World) -> Callable[[str], ProbeVerdict]:
     lags = _by_topic(lateness(world.connection))
     limit = world.policies.limits.consumer_lag
     return lambda topic: _lag_verdict(lags.get(topic, []), limit)
 
 
-def _lease_coverage(world: World) -> Callable[[str], Verdict]:
+def _lease_coverage(world: World) -> Callable[[str], ProbeVerdict]:
     queues = queue_names(world.connection)  # nobody leases a partition of one
     unleased = subscriptions.unleased_cursors(world.connection)
     lags = _by_topic([each for each in unleased if each.subscription not in queues])
 
-    def tell(topic: str) -> Verdict:
+    def tell(topic: str) -> ProbeVerdict:
         free = [each for each in lags.get(topic, []) if each.lag_seconds > UNHELD_SECONDS]
         rows = [(e.subscription, e.partition, e.lag_events, f"{e.lag_seconds:.0f}") for e in free]
         found: dict[str, Any] = {"partitions that nobody holds": len(free)}
         if free:
             found["which"] = Table(("subscription", "partition", "events", "seconds"), rows)
             found["what to do"] = "start a consumer of the subscription, or unsubscribe it"
-        return Verdict(not free, found)
+        return ProbeVerdict(not free, found)
 
     return tell
 
 
-def _dead_letters(world: World) -> Callable[[str], Verdict]:
+def _dead_letters(world: World) -> Callable[[str], ProbeVerdict]:
     lags = _by_topic(subscriptions.lag(world.connection))
     dead = {each.subscription: each.dead for each in counts(world.connection)}
 
-    def tell(topic: str) -> Verdict:
+    def tell(topic: str) -> ProbeVerdict:
         readers = sorted({each.subscription for each in lags.get(topic, [])})
         return _letters({name: dead.get(name, 0) for name in readers})
 
     return tell
 
 
-def _letters(dead: dict[str, int]) -> Verdict:
+def _letters(dead: dict[str, int]) -> ProbeVerdict:
     rows = [(name, count) for name, count in dead.items() if count]
     found: dict[str, Any] = {"dead letters": sum(dead.values())}
     if rows:
         found["of"] = Table(("subscription", "dead letters"), rows)
         found["what to do"] = shell("penstock", "dead-letter", "list", rows[0][0])
-    return Verdict(not rows, found)
+    return ProbeVerdict(not rows, found)
 
 
-def _epochs_contiguous(world: World) -> Callable[[str], Verdict]:
+def _epochs_contiguous(world: World) -> Callable[[str], ProbeVerdict]:
     end = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
 
-    def tell(topic: str) -> Verdict:
+    def tell(topic: str) -> ProbeVerdict:
         if not world.has(topic):
             return NOT_THERE
         epochs = epochs_between(world.connection, topic, end - CONTIGUOUS, end)
@@ -342,30 +344,30 @@ def _epochs_contiguous(world: World) -> Callable[[str], Verdict]:
         found: dict[str, Any] = {"log epochs": len(epochs)}
         if gaps:
             found["gaps"] = Table(("partition", "log epoch", "expected first", "first"), gaps)
-        return Verdict(not gaps, found, is_error=True)
+        return ProbeVerdict(not gaps, found, is_error=True)
 
     return tell
 
 
-def _readable(world: World) -> Callable[[str], Verdict]:
+def _readable(world: World) -> Callable[[str], ProbeVerdict]:
     from ops.archive.sampling import read_newest
 
-    def tell(topic: str) -> Verdict:
+    def tell(topic: str) -> ProbeVerdict:
         if not world.has(topic):
             return NOT_THERE
         places, unnamed = world.usable(world.policies.of_topic(topic).archive)
         read = {each.name: read_newest(world.url, topic, each) for each in places}
         rows = [*unnamed.items(), *((name, said) for name, (_, said) in read.items())]
         is_whole = not any(unnamed.values()) and all(good for good, _ in read.values())
-        return Verdict(is_whole, {"newest copies": Table(("target", "what was found"), rows)})
+        return ProbeVerdict(is_whole, {"newest copies": Table(("target", "what was found"), rows)})
 
     return tell
 
 
-def _schema_drift(world: World) -> Callable[[str], Verdict]:
+def _schema_drift(world: World) -> Callable[[str], ProbeVerdict]:
     from ops.archive.sampling import schema_differences
 
-    def tell(topic: str) -> Verdict:
+    def tell(topic: str) -> ProbeVerdict:
         if not world.has(topic):
             return NOT_THERE
         places, unusable = world.usable(world.policies.of_topic(topic).archive)
@@ -378,16 +380,16 @@ def _schema_drift(world: World) -> Callable[[str], Verdict]:
             ),
         ]
         found = {"differences": Table(("target", "difference"), rows)} if rows else {}
-        return Verdict(not rows, found)
+        return ProbeVerdict(not rows, found)
 
     return tell
 
 
-def _backlog_age(world: World) -> Callable[[str], Verdict]:
+def _backlog_age(world: World) -> Callable[[str], ProbeVerdict]:
     lags = subscriptions.lag(world.connection)
     limit = world.policies.limits.relay_lag
 
-    def tell(relay: str) -> Verdict:
+    def tell(relay: str) -> ProbeVerdict:
         name = world.policies.relays[relay].subscription
         own = [each for each in lags if each.subscription == name]
         return _lag_verdict(own, limit) if own else NO_SUBSCRIPTION
@@ -395,17 +397,17 @@ def _backlog_age(world: World) -> Callable[[str], Verdict]:
     return tell
 
 
-def _relay_letters(world: World) -> Callable[[str], Verdict]:
+def _relay_letters(world: World) -> Callable[[str], ProbeVerdict]:
     dead = {each.subscription: each.dead for each in counts(world.connection)}
 
-    def tell(relay: str) -> Verdict:
+    def tell(relay: str) -> ProbeVerdict:
         name = world.policies.relays[relay].subscription
         return _letters({name: dead.get(name, 0)})
 
     return tell
 
 
-def _drift(world: World, _: str) -> Verdict:
+def _drift(world: World, _: str) -> ProbeVerdict:
     differing = drift(world.connection, world.policies)
     found: dict[str, Any] = {}
     if followed := other_files(world.connection, world.policies):
@@ -425,26 +427,28 @@ def _drift(world: World, _: str) -> Verdict:
             for e in by_hand
         ]  # fmt: skip
         found["set by hand"] = Table(columns, rows)
-    return Verdict(not differing, found)
+    return ProbeVerdict(not differing, found)
 
 
-def _errors(world: World, _: str) -> Verdict:
+def _errors(world: World, _: str) -> ProbeVerdict:
     # A driver connection of its own: the schema is looked at as well, outside any pool.
     with database.connect(world.url, application_name="penstock health") as own:
         findings = health(own, world.policies)
     rows = [(f.severity.value, f.check, f.what, f"`{f.command}`") for f in findings]
     found = {"report": Table(("severity", "what", "finding", "mended by"), rows)} if rows else {}
-    return Verdict(not any(f.severity is Severity.ERROR for f in findings), found, is_error=True)
+    return ProbeVerdict(
+        not any(f.severity is Severity.ERROR for f in findings), found, is_error=True
+    )
 
 
-def _end_to_end(world: World, _: str) -> Verdict:
+def _end_to_end(world: World, _: str) -> ProbeVerdict:
     topic = world.policies.canary
     if not topic:
-        return Verdict(True, {"note": "the policy file names no canary"})
+        return ProbeVerdict(True, {"note": "the policy file names no canary"})
     return flown(fly(world.url, topic, limit_seconds=world.policies.limits.end_to_end))
 
 
-def flown(done: Canary) -> Verdict:
+def flown(done: Canary) -> ProbeVerdict:
     """The verdict on a flight of the canary."""
     found: dict[str, Any] = {
         "event": str(done.event_id),
@@ -454,7 +458,7 @@ def flown(done: Canary) -> Verdict:
     }
     if done.problem:
         found["problem"] = done.problem
-    return Verdict(not done.problem, found)
+    return ProbeVerdict(not done.problem, found)
 
 
 def _rounded(seconds: float | None) -> float | str:

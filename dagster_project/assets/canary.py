@@ -11,7 +11,7 @@ from dagster_project.catalogue import Catalogue
 from dagster_project.common import HOUSE_GROUP, code_of, of_database
 from ops.canary import fly
 from ops.policies.policy import follows
-from ops.probes import END_TO_END, Verdict, flown
+from ops.probes import END_TO_END, ProbeVerdict, flown
 from resources.database import DatabaseResource
 
 
@@ -39,7 +39,9 @@ def _canary(catalogue: Catalogue) -> dg.AssetsDefinition:
         policies = database.policies()
         with database.connect() as connection:
             is_followed = follows(connection, policies)
-        verdict = Verdict(True, {"note": "the database follows another policy file: none was sent"})
+        verdict = ProbeVerdict(
+            True, {"note": "the database follows another policy file: none was sent"}
+        )
         if is_followed:
             limit = policies.limits.end_to_end
             verdict = flown(fly(database.url(), topic, limit_seconds=limit))

@@ -17,7 +17,7 @@ from ops.duties.setup import Setup
 from ops.health import health
 from ops.policies.file import Policies
 from ops.policies.policy import (
-    Drift,
+    PolicyDrift,
     RetentionInForce,
     apply,
     awaited,
@@ -253,7 +253,7 @@ def _report(findings: Sequence[Finding]) -> dg.MarkdownMetadataValue:
     return table(("severity", "what", "finding", "mended by"), rows)
 
 
-def _drift_rows(found: Sequence[Drift]) -> list[tuple[str, str, str, str, str]]:
+def _drift_rows(found: Sequence[PolicyDrift]) -> list[tuple[str, str, str, str, str]]:
     return [
         (each.subject, each.setting, each.wanted, each.found, each.origin or "") for each in found
     ]

@@ -19,7 +19,7 @@ from dagster_project.common import (
 )
 from ops.duties import verbs
 from ops.duties.setup import Setup
-from ops.duties.units import Outcome
+from ops.duties.units import DutyOutcome
 from penstock.errors import TopicNotFound
 from penstock.records import PartitionRange
 from penstock.topics import names
@@ -138,7 +138,7 @@ def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
     return run
 
 
-def _sequenced(done: Sequence[Outcome]) -> dict[str, Any]:
+def _sequenced(done: Sequence[DutyOutcome]) -> dict[str, Any]:
     found = [each.found for each in done]
     return {
         "events": sum(each["events"] for each in found),

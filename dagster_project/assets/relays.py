@@ -13,12 +13,12 @@ from dagster_project.catalogue import Catalogue
 from dagster_project.common import of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
-from ops.duties.units import LEFT, MAIN, Outcome
+from ops.duties.units import LEFT, MAIN, DutyOutcome
 from ops.policies.file import RelayPolicy
 from ops.policies.policy import follows, is_subscribed
 from penstock import subscriptions
 from penstock.errors import SinkError
-from penstock.spark.options import Address
+from penstock.spark.options import DatabaseAddress
 from penstock.subscriptions import Lag, stream
 from penstock.subscriptions.dead_letters import dead_letters
 from resources.database import DatabaseResource
@@ -91,7 +91,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
                 return
         place = (MAIN, relay.subscription)
         setup = Setup(
-            {MAIN: Address(database.url())},
+            {MAIN: DatabaseAddress(database.url())},
             tuple(targets.every()),
             {place: sinks.address(relay)},
             seconds,
@@ -122,7 +122,7 @@ def _seconds(config: Mapping[str, Any]) -> int:
     return seconds
 
 
-def _metadata(done: Sequence[Outcome], lags: list[Lag], dead: list[Any]) -> Mapping[str, Any]:
+def _metadata(done: Sequence[DutyOutcome], lags: list[Lag], dead: list[Any]) -> Mapping[str, Any]:
     positions = [(each.partition, each.position, each.lag_events) for each in lags]
     results = [each.found for each in done]
     found: dict[str, Any] = {

@@ -12,7 +12,7 @@ from dagster_project.catalogue import Catalogue
 from dagster_project.common import of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
-from ops.duties.units import Outcome
+from ops.duties.units import DutyOutcome
 from ops.policies.file import Policies, TopicPolicy
 from ops.policies.policy import topic_drift
 from ops.retention.guard import DamagedCopy, ReadBack
@@ -78,7 +78,7 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
             step,
             verbs.clean_topics(
                 Setup.of_url(database.url(), *places),
-                [verbs.Place(topic)],
+                [verbs.DutyPlace(topic)],
                 engine=step.op_config["engine"],
                 spark=spark.session,
             ),
@@ -135,12 +135,12 @@ def require_policy(connection: Any, policies: Policies, topic: str) -> None:
         )
 
 
-def _is_reading(outcome: Outcome) -> bool:
+def _is_reading(outcome: DutyOutcome) -> bool:
     """Whether a unit has read copies back, so that it can say which are damaged."""
     return outcome.unit.duty == "read back" and outcome.found is not None
 
 
-def _read(outcomes: Sequence[Outcome], unnamed: dict[str, str]) -> ReadBack:
+def _read(outcomes: Sequence[DutyOutcome], unnamed: dict[str, str]) -> ReadBack:
     """What all units together have read back."""
     whole = ReadBack(unavailable=dict(unnamed))
     for found in (each.found for each in outcomes if _is_reading(each)):
@@ -151,7 +151,7 @@ def _read(outcomes: Sequence[Outcome], unnamed: dict[str, str]) -> ReadBack:
     return whole
 
 
-def _cleaned(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _cleaned(outcomes: Sequence[DutyOutcome]) -> dict[str, Any]:
     done = [each for each in outcomes if each.unit.duty == "clean"]
     rows = [
         (r["partition"], r["old_low_sequence"], r["low_sequence"], r["reason"])

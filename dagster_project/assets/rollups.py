@@ -72,7 +72,7 @@ def _rollup(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
             days = {dt.date.fromisoformat(name) for name in context.partition_keys}
             places, unnamed = targets.usable(policy.archive)
-            run = _Run(database.url(), topic, days)
+            run = _RollupRun(database.url(), topic, days)
             for target in places:
                 run.roll(target)
             yield dg.MaterializeResult(metadata=run.metadata())
@@ -86,7 +86,7 @@ def _rollup(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
     return rollup
 
 
-class _Run:
+class _RollupRun:
     """The rollup of some days of a topic, target after target; one that fails stops no other."""
 
     def __init__(self, url: str, topic: str, days: set[dt.date]) -> None:

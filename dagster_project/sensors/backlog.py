@@ -22,7 +22,7 @@ from dagster_project.common import DATA_VERSION, made_of, table
 from dagster_project.naming import tag
 from dagster_project.triggers import (
     WORK_TAG,
-    Pauses,
+    SensorPauses,
     cursor_of,
     dump_cursor,
     failed_run,
@@ -63,7 +63,7 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
     @sense_while_up(catalogue.database)
     def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
         held = cursor_of(context, VERSION)
-        pauses = Pauses(held.get("failed"), time.time())
+        pauses = SensorPauses(held.get("failed"), time.time())
         policies = database.policies()
         with database.connect() as connection:
             verdicts = Verdicts(catalogue, context, connection)
@@ -102,7 +102,7 @@ class _Tick:
     connection: Any
     catalogue: Catalogue
     verdicts: Verdicts
-    pauses: Pauses
+    pauses: SensorPauses
     seen: dict[str, str]
     existing: frozenset[str]
 

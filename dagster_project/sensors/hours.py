@@ -67,7 +67,7 @@ class Look:
         from_text = dt.datetime.fromisoformat
         return cls(from_text(after), dict(held.get("seen", {})), from_text(again))
 
-    def follow(self, changes: Sequence[ChangedHour], report: Report) -> None:
+    def follow(self, changes: Sequence[ChangedHour], report: HourReport) -> None:
         """The changes since the last tick."""
         end = self.after
         for changed in report.in_time(changes):
@@ -79,7 +79,7 @@ class Look:
             end = max(self.after, end - OVERLAP)
         self.after = end
 
-    def follow_late(self, changes: Sequence[ChangedHour], report: Report) -> None:
+    def follow_late(self, changes: Sequence[ChangedHour], report: HourReport) -> None:
         """Those that are old enough for the second look."""
         until = dt.datetime.now(dt.UTC) - LATE
         for changed in report.in_time([each for each in changes if each.changed_at <= until]):
@@ -115,7 +115,7 @@ def build(catalogue: Catalogue) -> dg.SensorDefinition:
     def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
         look = Look.of(cursor_of(context, VERSION), topics)
         with database.connect() as connection:
-            report = Report(context, connection, catalogue, known)
+            report = HourReport(context, connection, catalogue, known)
             look.follow(changed_hours(connection, look.after, MOST_CHANGES), report)
             look.follow_late(changed_hours(connection, look.again, MOST_CHANGES), report)
         return result([], look.dump(topics), "no hour has changed", asset_events=report.events)
@@ -136,7 +136,7 @@ def _is_last_page(changes: Sequence[ChangedHour]) -> bool:
     return sum(each.changes for each in changes) < MOST_CHANGES
 
 
-class Report:
+class HourReport:
     """What a tick tells of hours: a bounded number, in a bounded time."""
 
     def __init__(

@@ -12,7 +12,7 @@ from dagster_project.catalogue import Catalogue
 from dagster_project.jobs import SEAL
 from dagster_project.triggers import (
     FAILED_TAG,
-    Pauses,
+    SensorPauses,
     cursor_of,
     dump_cursor,
     is_running,
@@ -41,7 +41,7 @@ def build(catalogue: Catalogue, job: Any) -> dg.SensorDefinition:
     @sense_while_up(catalogue.database)
     def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
         policies = database.policies()
-        pauses = Pauses(cursor_of(context, VERSION).get("failed"), time.time())
+        pauses = SensorPauses(cursor_of(context, VERSION).get("failed"), time.time())
         with database.connect() as connection:
             waiting = unsealed_logs(connection)
         ready = [
@@ -61,7 +61,7 @@ def build(catalogue: Catalogue, job: Any) -> dg.SensorDefinition:
     return sensor
 
 
-def _learn(run: dg.DagsterRun | None, op: str, pauses: Pauses) -> None:
+def _learn(run: dg.DagsterRun | None, op: str, pauses: SensorPauses) -> None:
     """Which topics of the last run were sealed, and which were not."""
     if run is None or not run.is_finished:
         return

@@ -38,7 +38,7 @@ _OURS = re.compile(r"(.*/)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _ForeignRows:
     """The rows of one log epoch in foreign files, in order."""
 
     epoch: LogEpoch
@@ -105,7 +105,7 @@ def _read(table: ArchiveTable, file: DayFile, columns: Sequence[str]) -> pa.Tabl
 
 def _by_columns(
     table: ArchiveTable, files: Sequence[DayFile], seals: dict[EpochKey, LogEpoch]
-) -> list[_Found]:
+) -> list[_ForeignRows]:
     """The log epochs of foreign files; CopyDamaged unless each is what was sealed."""
     whole = pa.concat_tables([_read(table, each, TABLE_SCHEMA.names) for each in files])
     whole = whole.sort_by([(name, "ascending") for name in ("partition", "log_epoch", "sequence")])
@@ -121,7 +121,7 @@ def _by_columns(
         seal = seals.get(key)
         if seal is None or not _is_sealed(rows, seal):
             raise _damaged(table, files[0], f"its rows of {key} are not what was sealed")
-        found.append(_Found(seal, rows, int(pc.max(rows["history"]).as_py())))
+        found.append(_ForeignRows(seal, rows, int(pc.max(rows["history"]).as_py())))
     return found
 
 
@@ -142,7 +142,7 @@ def _replace(
     topic: str,
     table: ArchiveTable,
     files: Sequence[DayFile],
-    found: Sequence[_Found],
+    found: Sequence[_ForeignRows],
 ) -> bool:
     """Write, read back, replace in one commit, and only then move the manifest."""
     file, rows = _write(table, files[0], found)
@@ -168,7 +168,7 @@ def _replace(
 
 
 def _write(
-    table: ArchiveTable, beside: DayFile, found: Sequence[_Found]
+    table: ArchiveTable, beside: DayFile, found: Sequence[_ForeignRows]
 ) -> tuple[WrittenFile, list[EpochRows]]:
     relative = new_path(beside.sealed_date.isoformat())
     rows: list[EpochRows] = []
@@ -192,7 +192,7 @@ def _write(
     return written_file(table.target, table.known_as, relative, writer.spans), rows
 
 
-def _copy(table: ArchiveTable, each: _Found, file: WrittenFile, placed: EpochRows) -> Copy:
+def _copy(table: ArchiveTable, each: _ForeignRows, file: WrittenFile, placed: EpochRows) -> Copy:
     seal = each.epoch
     return Copy(
         table.target.name, table.known_as, *key_of(seal), seal.first_sequence, seal.last_sequence,

@@ -105,7 +105,7 @@ def place_copies(
         )
     if not chosen:
         return Placed((), (), {})
-    run = _Run(spark, url, topic, placement, find, repair)
+    run = _CopyRun(spark, url, topic, placement, find, repair)
     if repair and epochs is not None:
         run.forget_damaged(chosen)
         with connect(url) as connection:
@@ -157,7 +157,7 @@ class _State:
 
 
 @dataclass(slots=True)
-class _Run:
+class _CopyRun:
     #: Called when there is something to copy: an hour that is whole starts no JVM.
     spark: Callable[[], SparkSession]
     url: str

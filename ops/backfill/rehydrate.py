@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from ops.backfill.requests import LEASE_SECONDS, Claim, Unit
+from ops.backfill.requests import LEASE_SECONDS, BackfillClaim, BackfillUnit
 from penstock.archive.reading import read
 from penstock.database import call
 from penstock.database.transactions import transaction_on
@@ -56,7 +56,7 @@ class Rehydrator:
         self._job = job
         self._targets = targets
 
-    def bring(self, unit: Unit) -> None:
+    def bring(self, unit: BackfillUnit) -> None:
         """Bring a log epoch back and record it as done; EpochError when no copy of it is whole."""
         job = self._job
         reasons = []
@@ -80,7 +80,7 @@ class Rehydrator:
     def close(self) -> None:
         """Nothing is held open between two log epochs."""
 
-    def _rows(self, unit: Unit, target: Target) -> Generator[Row, None, None]:
+    def _rows(self, unit: BackfillUnit, target: Target) -> Generator[Row, None, None]:
         job = self._job
         place = (job.url, job.claim.topic, unit.partition, unit.first_sequence, unit.event_count)
         with read(*place, targets=[target]) as batches:
@@ -96,8 +96,8 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
 
 def bring_back(
     connection: Any,
-    claim: Claim,
-    unit: Unit,
+    claim: BackfillClaim,
+    unit: BackfillUnit,
     rows: Iterable[Row],
     lease_seconds: float = LEASE_SECONDS,
 ) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from ops.backfill.requests import Unit
+from ops.backfill.requests import BackfillUnit
 from ops.backfill.running import Job
-from ops.sinks.base import Block, EventRefused, Sink
+from ops.sinks.base import EventRefused, RelayBlock, Sink
 from penstock.database import call
 from penstock.errors import EpochError, PenstockError
 from penstock.topics.names import describe_topic, partition_ranges
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.records import Event
 
 #: The events of a range of a partition, in order, wherever they are, as those of a history.
-ReadEvents = Callable[[Unit, int], Iterator["Event"]]
+ReadEvents = Callable[[BackfillUnit, int], Iterator["Event"]]
 
 
 def place_of(connection: Any, request: int) -> str:
@@ -53,7 +53,7 @@ class RelayAgain:
         ranges = partition_ranges(job.connection, claim.topic)
         self._history = max(each.history for each in ranges)
 
-    def bring(self, unit: Unit) -> None:
+    def bring(self, unit: BackfillUnit) -> None:
         """Send a range, after those before it in its partition, and record it as done."""
         if unit.partition in self._held:
             raise EpochError(
@@ -71,7 +71,7 @@ class RelayAgain:
         """Close the sink's connections."""
         self._sink.close()
 
-    def _send(self, unit: Unit) -> None:
+    def _send(self, unit: BackfillUnit) -> None:
         claim = self._job.claim
         seen = self._sink.seen(self._name, claim.topic, claim.known_as, unit.partition)
         stored = seen.sequence if seen is not None and seen.history == self._history else 0
@@ -83,13 +83,13 @@ class RelayAgain:
                     self._job.alive.check()
                     self._send_block(block)
 
-    def _send_block(self, block: Block) -> None:
+    def _send_block(self, block: RelayBlock) -> None:
         try:
             self._sink.send_block(block)
         except EventRefused as error:  # the fault of one event: other partitions go on
             raise EpochError(error.message, hint="relay the windows around this event") from error
 
-    def _blocks(self, unit: Unit) -> Generator[Block, None, None]:
+    def _blocks(self, unit: BackfillUnit) -> Generator[RelayBlock, None, None]:
         """The range in blocks that the sink takes, cut by what is in them alone."""
         events: list[Event] = []
         size = 0
@@ -109,9 +109,9 @@ class RelayAgain:
             raise EpochError(f"what was read ends before sequence {expected}")
         yield self._block(unit, events)
 
-    def _block(self, unit: Unit, events: list[Event]) -> Block:
+    def _block(self, unit: BackfillUnit, events: list[Event]) -> RelayBlock:
         claim = self._job.claim
-        return Block(
+        return RelayBlock(
             relay=self._name,
             topic=claim.topic,
             known_as=claim.known_as,

@@ -49,7 +49,7 @@ class Requested:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class BackfillClaim:
     """A request that this runner holds; ``attempt`` proves it."""
 
     request: int
@@ -66,7 +66,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class BackfillUnit:
     """A range that is not done: a log epoch, or a part of what is not sealed (no ``log_epoch``).
 
     ``checksum`` is the seal's, None when the range is only a part of its log epoch.  ``is_hot``
@@ -117,7 +117,7 @@ class BackfillRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class BackfillRange:
     """A range of a request, and the attempt that has done it."""
 
     partition: int
@@ -192,7 +192,7 @@ def claim_backfill(
     request: int | None = None,
     kinds: Sequence[str] | None = None,
     lease_seconds: float = LEASE_SECONDS,
-) -> Claim | None:
+) -> BackfillClaim | None:
     """Take the next request that is due, or a given one; None when there is none."""
     rows = call(
         connection,
@@ -202,15 +202,17 @@ def claim_backfill(
         request=request,
         kinds=None if kinds is None else list(kinds),
     )
-    return Claim(*rows[0]) if rows else None
+    return BackfillClaim(*rows[0]) if rows else None
 
 
-def extend(connection: Any, claim: Claim, lease_seconds: float = LEASE_SECONDS) -> None:
+def extend(connection: Any, claim: BackfillClaim, lease_seconds: float = LEASE_SECONDS) -> None:
     """Say that this runner is alive; StaleAttempt when the request is no longer its own."""
     call(connection, "extend_backfill", **_fence(claim), lease_seconds=lease_seconds)
 
 
-def open_units(connection: Any, claim: Claim, after: Unit | None, max_units: int) -> list[Unit]:
+def open_units(
+    connection: Any, claim: BackfillClaim, after: BackfillUnit | None, max_units: int
+) -> list[BackfillUnit]:
     """The next ranges that are not done, after one that was seen."""
     rows = call(
         connection,
@@ -221,13 +223,13 @@ def open_units(connection: Any, claim: Claim, after: Unit | None, max_units: int
         after_sequence=0 if after is None else after.first_sequence,
     )
     return [
-        Unit(partition, log_epoch, first, last, checksum, bool(is_hot))
+        BackfillUnit(partition, log_epoch, first, last, checksum, bool(is_hot))
         for partition, log_epoch, first, last, checksum, is_hot in rows
     ]
 
 
 def progress(
-    connection: Any, claim: Claim, unit: Unit, lease_seconds: float = LEASE_SECONDS
+    connection: Any, claim: BackfillClaim, unit: BackfillUnit, lease_seconds: float = LEASE_SECONDS
 ) -> int:
     """Record that a range is done, in the caller's transaction.  Returns how many events are."""
     ((events,),) = call(
@@ -241,12 +243,12 @@ def progress(
     return int(events)
 
 
-def finish(connection: Any, claim: Claim) -> None:
+def finish(connection: Any, claim: BackfillClaim) -> None:
     """End a request of which every range is done."""
     call(connection, "finish_backfill", **_fence(claim))
 
 
-def fail(connection: Any, claim: Claim, error: str, base_seconds: float = 30.0) -> str:
+def fail(connection: Any, claim: BackfillClaim, error: str, base_seconds: float = 30.0) -> str:
     """End an attempt that did not do everything.  Returns "waiting", or "failed" after the last."""
     ((state,),) = call(
         connection, "fail_backfill", **_fence(claim), error=error, base_seconds=base_seconds
@@ -301,7 +303,7 @@ def request_of(connection: Any, number: int) -> BackfillRequest:
     return found[0]
 
 
-def ranges(connection: Any, request: int, *, max_rows: int = 1000) -> list[Range]:
+def ranges(connection: Any, request: int, *, max_rows: int = 1000) -> list[BackfillRange]:
     """The first ranges of a request, and which attempt has done each."""
     rows = call(
         connection,
@@ -311,8 +313,8 @@ def ranges(connection: Any, request: int, *, max_rows: int = 1000) -> list[Range
         after_partition=-1,
         after_sequence=0,
     )
-    return [Range(*row) for row in rows]
+    return [BackfillRange(*row) for row in rows]
 
 
-def _fence(claim: Claim) -> dict[str, int]:
+def _fence(claim: BackfillClaim) -> dict[str, int]:
     return {"request": claim.request, "attempt": claim.attempt}

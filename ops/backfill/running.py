@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from ops.backfill import requests as requests
-from ops.backfill.requests import LEASE_SECONDS, Claim, Unit
+from ops.backfill.requests import LEASE_SECONDS, BackfillClaim, BackfillUnit
 from penstock import database
 from penstock.errors import (
     ConfigurationError,
@@ -63,10 +63,10 @@ class BackfillRun:
     error: str = ""
 
 
-class Worker(Protocol):
+class BackfillWorker(Protocol):
     """Brings the ranges of one request."""
 
-    def bring(self, unit: Unit) -> None:
+    def bring(self, unit: BackfillUnit) -> None:
         """Bring a range, and record it as done; may be repeated after a kill."""
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Worker(Protocol):
 class KeepAlive:
     """Says from a thread of its own that the runner is alive, and notices when it is too late."""
 
-    def __init__(self, url: str, claim: Claim, lease_seconds: float) -> None:
+    def __init__(self, url: str, claim: BackfillClaim, lease_seconds: float) -> None:
         self._url = url
         self._claim = claim
         self._lease_seconds = lease_seconds
@@ -120,17 +120,17 @@ class Job:
 
     url: str
     connection: Connection
-    claim: Claim
+    claim: BackfillClaim
     alive: KeepAlive
     lease_seconds: float = LEASE_SECONDS
 
-    def done(self, unit: Unit) -> None:
+    def done(self, unit: BackfillUnit) -> None:
         """Record a range as done."""
         requests.progress(self.connection, self.claim, unit, self.lease_seconds)
 
 
 #: How each kind of request is worked off.
-Workers = Mapping[str, Callable[[Job], Worker]]
+Workers = Mapping[str, Callable[[Job], BackfillWorker]]
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class _Failures:
     count: int = 0
     named: list[str] = field(default_factory=list)
 
-    def add(self, unit: Unit, error: Exception) -> None:
+    def add(self, unit: BackfillUnit, error: Exception) -> None:
         """Count one, and name the first ones."""
         self.count += 1
         if len(self.named) < _MOST_NAMED:
@@ -197,7 +197,7 @@ def run_due(url: str, workers: Workers, *, run: str | None = None) -> list[Backf
     return done
 
 
-def _work(job: Job, make: Callable[[Job], Worker]) -> BackfillRun:
+def _work(job: Job, make: Callable[[Job], BackfillWorker]) -> BackfillRun:
     """One attempt, to its end; only a database that is away ends it with an error."""
     try:
         worker = make(job)
@@ -219,9 +219,9 @@ def _work(job: Job, make: Callable[[Job], Worker]) -> BackfillRun:
     return _result(job, "done")
 
 
-def _bring_all(job: Job, worker: Worker) -> _Failures:
+def _bring_all(job: Job, worker: BackfillWorker) -> _Failures:
     failures = _Failures()
-    after: Unit | None = None
+    after: BackfillUnit | None = None
     while units := requests.open_units(job.connection, job.claim, after, _UNITS_AT_ONCE):
         for after in units:
             job.alive.check()

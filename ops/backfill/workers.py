@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ops.backfill.rehydrate import Rehydrator
 from ops.backfill.relay_again import RelayAgain
-from ops.backfill.requests import COPY, REHYDRATE, RELAY, Unit
+from ops.backfill.requests import COPY, REHYDRATE, RELAY, BackfillUnit
 from ops.backfill.running import Job, Workers
 from ops.seal import log_epochs
 from penstock.archive.copies import key_of
@@ -72,7 +72,7 @@ class Copier:
         )
         self._epochs = {key_of(each): each for each in log_epochs(job.connection, claim.topic)}
 
-    def bring(self, unit: Unit) -> None:
+    def bring(self, unit: BackfillUnit) -> None:
         """Make the copy of a log epoch, verify it, and record both."""
         from ops.archive.copying import bring_copies
 
@@ -87,13 +87,13 @@ class Copier:
 def _relay(job: Job, places: Places) -> RelayAgain:
     targets = places.targets()
 
-    def batches(unit: Unit) -> Iterator[pa.RecordBatch]:
+    def batches(unit: BackfillUnit) -> Iterator[pa.RecordBatch]:
         claim = job.claim
         place = (job.url, claim.topic, unit.partition, unit.first_sequence, unit.event_count)
         with read(*place, targets=targets) as reader:
             yield from reader
 
-    def events(unit: Unit, history: int) -> Iterator[Event]:
+    def events(unit: BackfillUnit, history: int) -> Iterator[Event]:
         for batch in batches(unit):
             # The database names its present history, a copy that of its time.
             index = batch.schema.get_field_index("history")

@@ -17,7 +17,7 @@ from ops.commands.sessions import Engine, spark_session
 from ops.duties import verbs
 from ops.duties.engine import AUTO
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, Outcome
+from ops.duties.units import DONE, DutyOutcome
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.database import connect
@@ -216,7 +216,7 @@ def run(
         raise typer.Exit(EXIT_NO)
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def _row(outcome: DutyOutcome) -> dict[str, Any]:
     """What became of a request; its state is that of the request, where it is known."""
     found = outcome.found or {}
     return {

@@ -18,7 +18,7 @@ from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, show
 from penstock.database import config
 from penstock.errors import ConfigurationError
-from penstock.spark.options import Address
+from penstock.spark.options import DatabaseAddress
 
 app = typer.Typer(
     help="Sequence or sweep many databases at once, here or on Spark.", no_args_is_help=True
@@ -101,7 +101,7 @@ def audit(
 def _setup(given: list[str] | None) -> Setup:
     """The databases that were named, or the one that the environment names."""
     if not given:
-        return Setup({MAIN: Address(config.database_url())})
+        return Setup({MAIN: DatabaseAddress(config.database_url())})
     found = {}
     for text in given:
         name, _, variable = text.partition("=")
@@ -110,5 +110,5 @@ def _setup(given: list[str] | None) -> Setup:
                 "a database is given as NAME=VARIABLE",
                 hint="VARIABLE is the name of an environment variable that holds its address",
             )
-        found[name] = Address(variable=variable)
+        found[name] = DatabaseAddress(variable=variable)
     return Setup(found)

@@ -24,13 +24,13 @@ from ops.duties import verbs
 from ops.duties.engine import AUTO, SPARK, SQL, choose
 from ops.duties.running import run
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, FAILED, LOST, MAIN, Outcome
+from ops.duties.units import DONE, FAILED, LOST, MAIN, DutyOutcome
 from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.database import connect
 from penstock.errors import ConfigurationError
-from penstock.spark.options import Address
+from penstock.spark.options import DatabaseAddress
 
 if TYPE_CHECKING:
     from ops.archive.archiving import EpochCopy
@@ -83,7 +83,7 @@ def relay(
             _run_until_signal(Relay(url, subscription, opened, archive=targets))
         return
     setup = Setup(
-        {MAIN: Address(url)},
+        {MAIN: DatabaseAddress(url)},
         tuple(targets),
         {(MAIN, subscription): absolute_address(sink)},
         max_seconds,
@@ -113,7 +113,7 @@ def _sink_of(here: Installation, subscription: str) -> str:
     )
 
 
-def _relayed_on_spark(setup: Setup, subscription: str, engine: str) -> list[Outcome] | None:
+def _relayed_on_spark(setup: Setup, subscription: str, engine: str) -> list[DutyOutcome] | None:
     """What Spark has relayed; None when it is not worth its start, or not wanted."""
     if engine == SQL:
         return None
@@ -297,15 +297,15 @@ def clean(
     with ExitStack() as stack:
         outcomes = verbs.clean(
             Setup.of_url(url, *places),
-            [verbs.Place(topic) for topic in topics],
+            [verbs.DutyPlace(topic) for topic in topics],
             engine=engine,
             spark=lambda: stack.enter_context(spark_session()),
         )
     _show_cleaned(outcomes, output)
 
 
-def _show_cleaned(outcomes: list[Outcome], output: Format) -> None:
-    by_duty: dict[str, list[Outcome]] = {}
+def _show_cleaned(outcomes: list[DutyOutcome], output: Format) -> None:
+    by_duty: dict[str, list[DutyOutcome]] = {}
     for each in outcomes:
         by_duty.setdefault(each.unit.duty, []).append(each)
     show([row for each in by_duty.get("clean", []) for row in each.found or []], output)
@@ -319,7 +319,7 @@ def _show_cleaned(outcomes: list[Outcome], output: Format) -> None:
         raise typer.Exit(EXIT_NO)
 
 
-def show_outcomes(outcomes: list[Outcome], output: Format) -> None:
+def show_outcomes(outcomes: list[DutyOutcome], output: Format) -> None:
     """A report of duties. Exit code 1: not all is done."""
     shown = ("duty", "database", "topic", "partition", "subject", "state", "events", "seconds")
     rows = [each.row() for each in outcomes]

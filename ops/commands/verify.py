@@ -17,8 +17,8 @@ from ops.probes import (
     POLICY_DRIFT,
     RELAY,
     Probe,
+    ProbeVerdict,
     Table,
-    Verdict,
     World,
     probes,
 )
@@ -37,7 +37,7 @@ class Probed:
 
     check: str
     of: str
-    verdict: Verdict
+    verdict: ProbeVerdict
 
     def row(self) -> dict[str, str]:
         """A line for people."""
@@ -126,7 +126,7 @@ def _of_each(world: World, probe: Probe, subjects: Iterable[str]) -> Iterator[Pr
         try:
             verdict = tell(each)
         except Exception as error:
-            verdict = Verdict(False, {"error": error_text(error)}, is_error=True)
+            verdict = ProbeVerdict(False, {"error": error_text(error)}, is_error=True)
         yield Probed(probe.name, each, verdict)
 
 

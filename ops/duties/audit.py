@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ops.duties.engine import AUTO, SPARK, choose
-from ops.duties.proof import Double, Seen, Stretch, faults, joined, stretches, told
+from ops.duties.proof import Double, SeenEvents, Stretch, faults, joined, stretches, told
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, FAILED, MAIN, Outcome, Unit, as_json
+from ops.duties.units import DONE, FAILED, MAIN, DutyOutcome, DutyUnit, as_json
 from penstock import database
 from penstock.archive.reading import read
 from penstock.errors import (
@@ -61,13 +61,13 @@ def audit(
     last: int | None = None,
     engine: str = AUTO,
     spark: Callable[[], SparkSession] | None = None,
-) -> list[Outcome]:
+) -> list[DutyOutcome]:
     """Read a range of each partition, by default all of it; an outcome for each partition.
 
     It is "failed" when the events are not the log that was promised; the error says what is wrong.
     ``first`` and ``last`` belong to the range.  Cold events come from the targets of the setup.
     """
-    whole = Unit("audit", database_name, topic, partition, first, last)
+    whole = DutyUnit("audit", database_name, topic, partition, first, last)
     units = _ranges(setup, whole)
     events = sum((each.last or 0) - (each.first or 0) + 1 for each in units)
     # Spark cuts the ranges of an audit itself, so that one partition is not one unit.
@@ -76,7 +76,7 @@ def audit(
     return _here(setup, units)
 
 
-def _ranges(setup: Setup, whole: Unit) -> list[Unit]:
+def _ranges(setup: Setup, whole: DutyUnit) -> list[DutyUnit]:
     """What there is to read of each partition, its end as it is now."""
     with database.connect(setup.url(whole), application_name="penstock audit") as connection:
         present = partition_ranges(connection, whole.topic)
@@ -98,7 +98,7 @@ def _ranges(setup: Setup, whole: Unit) -> list[Unit]:
                 hint="leave out the end, or give one that the log has",
             )
     return [
-        Unit(
+        DutyUnit(
             "audit", whole.database, whole.topic, each.partition, first,
             each.high_watermark if whole.last is None else whole.last,
         )
@@ -106,13 +106,13 @@ def _ranges(setup: Setup, whole: Unit) -> list[Unit]:
     ]  # fmt: skip
 
 
-def _here(setup: Setup, units: Sequence[Unit]) -> list[Outcome]:
+def _here(setup: Setup, units: Sequence[DutyUnit]) -> list[DutyOutcome]:
     """One partition after the other, by FETCH."""
-    seen = Seen()
+    seen = SeenEvents()
     return [_read_here(setup, unit, seen) for unit in units]
 
 
-def _read_here(setup: Setup, unit: Unit, seen: Seen) -> Outcome:
+def _read_here(setup: Setup, unit: DutyUnit, seen: SeenEvents) -> DutyOutcome:
     started = time.monotonic()
     doubles: list[Double] = []
     found: list[Stretch] = []
@@ -128,7 +128,9 @@ def _read_here(setup: Setup, unit: Unit, seen: Seen) -> Outcome:
     return _outcome(unit, found, doubles, problem, time.monotonic() - started)
 
 
-def _fetched(setup: Setup, unit: Unit, seen: Seen, doubles: list[Double]) -> Iterator[Stretch]:
+def _fetched(
+    setup: Setup, unit: DutyUnit, seen: SeenEvents, doubles: list[Double]
+) -> Iterator[Stretch]:
     first, count = _span(unit)
     if not count:
         return
@@ -140,8 +142,8 @@ def _fetched(setup: Setup, unit: Unit, seen: Seen, doubles: list[Double]) -> Ite
 
 
 def _on_spark(
-    setup: Setup, units: Sequence[Unit], spark: Callable[[], SparkSession] | None
-) -> list[Outcome]:
+    setup: Setup, units: Sequence[DutyUnit], spark: Callable[[], SparkSession] | None
+) -> list[DutyOutcome]:
     """All partitions at once: the tasks read ranges, and the doubles are found by a shuffle."""
     from ops.duties.code import ship
     from ops.spark import local_session, reason
@@ -177,7 +179,7 @@ def _on_spark(
     ]
 
 
-def _frame(session: SparkSession, setup: Setup, units: Sequence[Unit]) -> DataFrame:
+def _frame(session: SparkSession, setup: Setup, units: Sequence[DutyUnit]) -> DataFrame:
     """The events of the units, hot and cold, by the data source."""
     address = setup.databases[units[0].database]
     reader = session.read.format("penstock").option("topic", units[0].topic)
@@ -224,17 +226,17 @@ def _doubles(events: DataFrame) -> list[Double]:
 
 
 def _outcome(
-    unit: Unit,
+    unit: DutyUnit,
     found: Sequence[Stretch],
     doubles: Sequence[Double],
     problem: str,
     seconds: float,
-) -> Outcome:
+) -> DutyOutcome:
     first, count = _span(unit)
     named = faults(found, first, first + count - 1) if not problem else []
     named = [*([problem] if problem else []), *named, *map(str, doubles)]
     events = sum(each.last - each.first + 1 for each in found)
-    return Outcome(
+    return DutyOutcome(
         unit,
         FAILED if named else DONE,
         events,
@@ -244,13 +246,13 @@ def _outcome(
     )
 
 
-def _span(unit: Unit) -> tuple[int, int]:
+def _span(unit: DutyUnit) -> tuple[int, int]:
     """The first sequence of a unit, and how many it has."""
     assert unit.first is not None
     assert unit.last is not None
     return unit.first, max(0, unit.last - unit.first + 1)
 
 
-def _number(unit: Unit) -> int:
+def _number(unit: DutyUnit) -> int:
     assert unit.partition is not None
     return unit.partition

@@ -130,7 +130,7 @@ class Double:
         )
 
 
-class Seen:
+class SeenEvents:
     """The events that were read, to find one that comes twice: by its id and time of creation.
 
     The id alone does not tell: a publisher may give two events the same one.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ops.duties.engine import AUTO, SPARK, choose
 from ops.duties.setup import Setup
-from ops.duties.units import Outcome, Unit
+from ops.duties.units import DutyOutcome, DutyUnit
 from ops.duties.work import Work, do_unit, duty
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ THREADS = 4
 
 
 def run(
-    units: Sequence[Unit],
+    units: Sequence[DutyUnit],
     setup: Setup,
     *,
     engine: str = AUTO,
     spark: Callable[[], SparkSession] | None = None,
     events: int = 0,
-) -> list[Outcome]:
+) -> list[DutyOutcome]:
     """Work units off; the outcome of each, in their order.
 
     ``engine`` is "sql" (this process), "spark", or "auto": Spark when there is much to do, as
@@ -48,7 +48,7 @@ def run(
     return spread((spark or _local_session)(), units, work)
 
 
-def _here(units: Sequence[Unit], work: Work) -> list[Outcome]:
+def _here(units: Sequence[DutyUnit], work: Work) -> list[DutyOutcome]:
     with ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="duty") as pool:
         return list(pool.map(work, units))
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ops.duties.units import MAIN, Unit
+from ops.duties.units import MAIN, DutyUnit
 from penstock.archive.targets import Target
 from penstock.errors import ConfigurationError
-from penstock.spark.options import Address
+from penstock.spark.options import DatabaseAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Setup:
     backfill request stays with a runner that is silent.
     """
 
-    databases: Mapping[str, Address] = field(repr=False)
+    databases: Mapping[str, DatabaseAddress] = field(repr=False)
     targets: tuple[Target, ...] = ()
     sinks: Mapping[tuple[str, str], str] = field(default_factory=dict, repr=False)
     max_seconds: float = 60.0
@@ -33,9 +33,9 @@ class Setup:
     @classmethod
     def of_url(cls, url: str, *targets: Target) -> Setup:
         """For one database."""
-        return cls({MAIN: Address(url)}, targets)
+        return cls({MAIN: DatabaseAddress(url)}, targets)
 
-    def url(self, unit: Unit) -> str:
+    def url(self, unit: DutyUnit) -> str:
         """The address of a unit's database; ConfigurationError when it is not known here."""
         if unit.database not in self.databases:
             raise ConfigurationError(
@@ -54,7 +54,7 @@ class Setup:
             hint=f"known are: {', '.join(each.name for each in self.targets) or 'none'}",
         )
 
-    def sink(self, unit: Unit) -> str:
+    def sink(self, unit: DutyUnit) -> str:
         """The address of the sink of a relay's unit."""
         found = self.sinks.get((unit.database, unit.subject))
         if found is None:

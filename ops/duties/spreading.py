@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ops.duties.code import ship
-from ops.duties.units import LOST, Outcome, Unit
+from ops.duties.units import LOST, DutyOutcome, DutyUnit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,24 +31,24 @@ _LOST = "its task died in each attempt; the log of the executors says why"
 
 
 def spread(
-    spark: SparkSession, units: Sequence[Unit], work: Callable[[Unit], Outcome]
-) -> list[Outcome]:
+    spark: SparkSession, units: Sequence[DutyUnit], work: Callable[[DutyUnit], DutyOutcome]
+) -> list[DutyOutcome]:
     """Work units off in the executors; the outcome of each, in their order.
 
     A unit whose task dies again and again ends its whole job.  Then the units are done in halves,
     until it is alone; it is "lost", and the others are done.
     """
     ship(spark)
-    found: dict[int, Outcome] = {}
+    found: dict[int, DutyOutcome] = {}
     _halve(spark, list(enumerate(units)), work, found)
     return [found[number] for number in range(len(units))]
 
 
 def _halve(
     spark: SparkSession,
-    units: Sequence[tuple[int, Unit]],
-    work: Callable[[Unit], Outcome],
-    found: dict[int, Outcome],
+    units: Sequence[tuple[int, DutyUnit]],
+    work: Callable[[DutyUnit], DutyOutcome],
+    found: dict[int, DutyOutcome],
 ) -> None:
     try:
         rows = _job(spark, [unit for _, unit in units], work)
@@ -57,7 +57,7 @@ def _halve(
         if len(units) == 1:
             ((number, unit),) = units
             log.warning("%s is lost", unit, exc_info=error)
-            found[number] = Outcome(unit, LOST, 0, 0.0, _LOST)
+            found[number] = DutyOutcome(unit, LOST, 0, 0.0, _LOST)
             return
         half = len(units) // 2
         _halve(spark, units[:half], work, found)
@@ -65,11 +65,11 @@ def _halve(
         return
     for row in rows:
         number, unit = units[row["number"]]
-        found[number] = Outcome(unit, *row[1:])
+        found[number] = DutyOutcome(unit, *row[1:])
 
 
 def _job(
-    spark: SparkSession, units: Sequence[Unit], work: Callable[[Unit], Outcome]
+    spark: SparkSession, units: Sequence[DutyUnit], work: Callable[[DutyUnit], DutyOutcome]
 ) -> Sequence[Any]:
     """One job with a task for each unit: a range has one row in each of its partitions."""
     numbers = spark.range(0, len(units), 1, len(units))
@@ -77,7 +77,7 @@ def _job(
 
 
 def _task(
-    units: tuple[Unit, ...], work: Callable[[Unit], Outcome]
+    units: tuple[DutyUnit, ...], work: Callable[[DutyUnit], DutyOutcome]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def duties(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -20,7 +20,7 @@ DONE, LEFT, FAILED, LOST = STATES = ("done", "left", "failed", "lost")
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class DutyUnit:
     """One piece of a duty's work.  It holds no secret, so reports can show it.
 
     ``database`` is a name that `Setup` knows.  ``first`` and ``last`` are a range of the partition:
@@ -40,7 +40,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DutyOutcome:
     """What became of a unit.
 
     ``events`` is how many events the duty has moved, numbered, removed or read.  ``result`` is what
@@ -48,7 +48,7 @@ class Outcome:
     error that it stays until somebody changes something.
     """
 
-    unit: Unit
+    unit: DutyUnit
     state: str
     events: int
     seconds: float
@@ -79,7 +79,7 @@ REPORT_SCHEMA = (
 )
 
 
-def frame(spark: SparkSession, outcomes: Iterable[Outcome]) -> DataFrame:
+def frame(spark: SparkSession, outcomes: Iterable[DutyOutcome]) -> DataFrame:
     """A report as a data frame, a row for each unit."""
     return spark.createDataFrame([tuple(each.row().values()) for each in outcomes], REPORT_SCHEMA)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ops.duties.engine import AUTO
 from ops.duties.running import run
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, FAILED, LEFT, MAIN, Outcome, Unit, as_json
+from ops.duties.units import DONE, FAILED, LEFT, MAIN, DutyOutcome, DutyUnit, as_json
 from ops.duties.work import this_process
 from penstock import database, subscriptions
 from penstock.errors import error_text
@@ -34,45 +34,45 @@ Spark = Callable[[], "SparkSession"] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DutyPlace:
     """A topic of a database."""
 
     topic: str
     database: str = MAIN
 
 
-def sequence(setup: Setup, *, engine: str = AUTO, spark: Spark = None) -> list[Outcome]:
+def sequence(setup: Setup, *, engine: str = AUTO, spark: Spark = None) -> list[DutyOutcome]:
     """Give committed events their sequences, in every database of the setup."""
-    units = [Unit("sequence", name) for name in setup.databases]
+    units = [DutyUnit("sequence", name) for name in setup.databases]
     return run(units, setup, engine=engine, spark=spark)
 
 
-def sweep(setup: Setup, *, engine: str = AUTO, spark: Spark = None) -> list[Outcome]:
+def sweep(setup: Setup, *, engine: str = AUTO, spark: Spark = None) -> list[DutyOutcome]:
     """Free what dead programs hold, in every database of the setup."""
-    units = [Unit("sweep", name) for name in setup.databases]
+    units = [DutyUnit("sweep", name) for name in setup.databases]
     return run(units, setup, engine=engine, spark=spark)
 
 
 def clean(
-    setup: Setup, topics: Iterable[Place], *, engine: str = AUTO, spark: Spark = None
-) -> list[Outcome]:
+    setup: Setup, topics: Iterable[DutyPlace], *, engine: str = AUTO, spark: Spark = None
+) -> list[DutyOutcome]:
     """Read back what retention lets go, drop what is whole, then drop tables nobody needs."""
     outcomes = clean_topics(setup, topics, engine=engine, spark=spark)
     cleaned = dict.fromkeys(each.unit.database for each in outcomes if each.unit.duty == "clean")
-    slices = run([Unit("storage", name) for name in cleaned], setup, engine=engine, spark=spark)
+    slices = run([DutyUnit("storage", name) for name in cleaned], setup, engine=engine, spark=spark)
     return [*outcomes, *slices]
 
 
 def clean_topics(
-    setup: Setup, topics: Iterable[Place], *, engine: str = AUTO, spark: Spark = None
-) -> list[Outcome]:
+    setup: Setup, topics: Iterable[DutyPlace], *, engine: str = AUTO, spark: Spark = None
+) -> list[DutyOutcome]:
     """Read back what retention lets go, and drop what is whole.
 
     Read-back and drop of a topic share one run token, which the database demands.  The outcomes of
     the units "begin clean" are returned only where they failed.
     """
     begun = run(
-        [Unit("begin clean", each.database, each.topic) for each in topics],
+        [DutyUnit("begin clean", each.database, each.topic) for each in topics],
         setup,
         engine=engine,
         spark=spark,
@@ -82,14 +82,14 @@ def clean_topics(
     due = sum(events for each in open_runs for _, _, events in each.found["due"])
     read = run(lots, setup, engine=engine, spark=spark, events=due)
     drops = [
-        Unit("clean", each.unit.database, each.unit.topic, run=each.found["run"])
+        DutyUnit("clean", each.unit.database, each.unit.topic, run=each.found["run"])
         for each in open_runs
     ]
     dropped = run(drops, setup, engine=engine, spark=spark)
     return [*(each for each in begun if each.state != DONE), *read, *dropped]
 
 
-def _lots(begun: Outcome) -> Iterable[Unit]:
+def _lots(begun: DutyOutcome) -> Iterable[DutyUnit]:
     """Units of a few log epochs of one partition each."""
     found = begun.found
     for partition, due in groupby(sorted(found["due"]), key=lambda each: each[0]):
@@ -97,30 +97,30 @@ def _lots(begun: Outcome) -> Iterable[Unit]:
         for start in range(0, len(epochs), EPOCHS_PER_UNIT):
             lot = epochs[start : start + EPOCHS_PER_UNIT]
             place = begun.unit.database, begun.unit.topic, int(partition), lot[0], lot[-1]
-            yield Unit("read back", *place, run=found["run"])
+            yield DutyUnit("read back", *place, run=found["run"])
 
 
 def relay(
     setup: Setup, relays: Iterable[tuple[str, str]], *, engine: str = AUTO, spark: Spark = None
-) -> list[Outcome]:
+) -> list[DutyOutcome]:
     """Send subscriptions, as (database, subscription), to their sinks."""
     units, events = relay_units(setup, relays)
     return run(units, setup, engine=engine, spark=spark, events=events)
 
 
-def relay_units(setup: Setup, relays: Iterable[tuple[str, str]]) -> tuple[list[Unit], int]:
+def relay_units(setup: Setup, relays: Iterable[tuple[str, str]]) -> tuple[list[DutyUnit], int]:
     """The units of relays, and how many events wait.
 
     A large backlog gets several consumers, which share the partitions as any consumers do.  Those
     that come last may find that the others have done all.
     """
-    units: list[Unit] = []
+    units: list[DutyUnit] = []
     events = 0
     for name, subscription in relays:
-        lags = _lags(setup, Unit("relay", name, subject=subscription))
+        lags = _lags(setup, DutyUnit("relay", name, subject=subscription))
         events += sum(lags)
         parts = consumers_for(sum(lags), len(lags))
-        units += [Unit("relay", name, subject=subscription, first=n + 1) for n in range(parts)]
+        units += [DutyUnit("relay", name, subject=subscription, first=n + 1) for n in range(parts)]
     return units, events
 
 
@@ -129,7 +129,7 @@ def consumers_for(events: int, partitions: int) -> int:
     return max(1, min(partitions, -(-events // EVENTS_PER_RELAY)))
 
 
-def _lags(setup: Setup, unit: Unit) -> list[int]:
+def _lags(setup: Setup, unit: DutyUnit) -> list[int]:
     """The lags of the partitions that have any."""
     with database.connect(setup.url(unit), application_name="penstock relay") as connection:
         found = subscriptions.lag(connection, unit.subject)
@@ -138,7 +138,7 @@ def _lags(setup: Setup, unit: Unit) -> list[int]:
 
 def backfill(
     setup: Setup, *, database_name: str = MAIN, engine: str = AUTO, spark: Spark = None
-) -> list[Outcome]:
+) -> list[DutyOutcome]:
     """Work off the waiting backfill requests of a database that executors can.
 
     Requests of the kind copy are left: making copies is a job of Spark by itself.
@@ -149,7 +149,7 @@ def backfill(
 
 def backfill_units(
     setup: Setup, database_name: str = MAIN, *, request: int | None = None, run: str = ""
-) -> tuple[list[Unit], int]:
+) -> tuple[list[DutyUnit], int]:
     """The units of requests that are due, the most urgent first, and how many events they bring.
 
     With ``request`` only that one, which has to be there.  ``run`` is the name under which they are
@@ -157,7 +157,7 @@ def backfill_units(
     """
     from ops.backfill import requests as requests
 
-    place = Unit("backfill", database_name)
+    place = DutyUnit("backfill", database_name)
     with database.connect(setup.url(place), application_name="penstock backfill") as connection:
         if request is not None:
             requests.request_of(connection, request)
@@ -169,7 +169,7 @@ def backfill_units(
     chosen = [each for each in due if each.kind != requests.COPY]
     chosen.sort(key=lambda each: (-each.priority, each.request))
     units = [
-        Unit("backfill", database_name, each.topic, subject=str(each.request), run=run)
+        DutyUnit("backfill", database_name, each.topic, subject=str(each.request), run=run)
         for each in chosen
     ]
     return units, sum(each.total_events - each.done_events for each in chosen)
@@ -183,7 +183,7 @@ def backfill_all(
     request: int | None = None,
     name: str = "",
     engine: str = AUTO,
-) -> list[Outcome]:
+) -> list[DutyOutcome]:
     """Work off the backfill requests that are due, or one of them.
 
     Executors take those that they can; what is left is done here: copies, which are jobs of Spark
@@ -195,7 +195,7 @@ def backfill_all(
 
     units, events = backfill_units(setup, database_name, request=request, run=name)
     outcomes = run(units, setup, engine=engine, spark=places.spark, events=events)
-    url, tools = setup.url(Unit("backfill", database_name)), workers(places)
+    url, tools = setup.url(DutyUnit("backfill", database_name)), workers(places)
     if request is None:
         rest = run_due(url, tools, run=name or None)
     elif outcomes:
@@ -206,32 +206,32 @@ def backfill_all(
     return [*outcomes, *(_brought(database_name, each) for each in rest)]
 
 
-def _brought(database_name: str, done: BackfillRun) -> Outcome:
+def _brought(database_name: str, done: BackfillRun) -> DutyOutcome:
     """The outcome of a request that was worked off here."""
-    unit = Unit("backfill", database_name, subject=str(done.request))
+    unit = DutyUnit("backfill", database_name, subject=str(done.request))
     state = DONE if done.state == "done" else LEFT
-    return Outcome(
+    return DutyOutcome(
         unit, state, done.done_events, 0.0, done.error, as_json(done), worker=this_process()
     )
 
 
 def rollup(
     setup: Setup,
-    topics: Iterable[tuple[Place, str]],
+    topics: Iterable[tuple[DutyPlace, str]],
     *,
     engine: str = AUTO,
     spark: Spark = None,
-) -> list[Outcome]:
+) -> list[DutyOutcome]:
     """Turn small files of topics on targets into large ones."""
     units = [
-        Unit("rollup", place.database, place.topic, subject=target) for place, target in topics
+        DutyUnit("rollup", place.database, place.topic, subject=target) for place, target in topics
     ]
     return run(units, setup, engine=engine, spark=spark)
 
 
 def archive(
-    setup: Setup, topics: Iterable[tuple[Place, str]], spark: Callable[[], SparkSession]
-) -> list[Outcome]:
+    setup: Setup, topics: Iterable[tuple[DutyPlace, str]], spark: Callable[[], SparkSession]
+) -> list[DutyOutcome]:
     """Bring the sealed log epochs of topics to targets; an outcome for each log epoch.
 
     Each topic is a job of Spark, whose tasks read and write log epochs.  So it has no engine.
@@ -239,29 +239,29 @@ def archive(
     from ops.archive.archiving import CopiesFailed, archive_epochs
     from ops.duties.code import ship
 
-    outcomes: list[Outcome] = []
+    outcomes: list[DutyOutcome] = []
     session = spark()
     ship(session)
     for place, name in topics:
-        unit = Unit("archive", place.database, place.topic, subject=name)
+        unit = DutyUnit("archive", place.database, place.topic, subject=name)
         try:
             made = archive_epochs(session, setup.url(unit), place.topic, setup.target(name))
         except CopiesFailed as error:
             outcomes += _copied(unit, error.made)
             outcomes += [
-                Outcome(_epoch_unit(unit, each.epoch), FAILED, 0, 0.0, each.reason)
+                DutyOutcome(_epoch_unit(unit, each.epoch), FAILED, 0, 0.0, each.reason)
                 for each in error.failed
             ]
         except Exception as error:
-            outcomes.append(Outcome(unit, FAILED, 0, 0.0, error_text(error)))
+            outcomes.append(DutyOutcome(unit, FAILED, 0, 0.0, error_text(error)))
         else:
             outcomes += _copied(unit, made)
     return outcomes
 
 
-def _copied(unit: Unit, copies: Sequence[EpochCopy]) -> list[Outcome]:
+def _copied(unit: DutyUnit, copies: Sequence[EpochCopy]) -> list[DutyOutcome]:
     return [
-        Outcome(
+        DutyOutcome(
             _epoch_unit(unit, each.epoch),
             DONE,
             each.epoch.event_count if each.written else 0,
@@ -272,6 +272,6 @@ def _copied(unit: Unit, copies: Sequence[EpochCopy]) -> list[Outcome]:
     ]
 
 
-def _epoch_unit(unit: Unit, epoch: LogEpoch) -> Unit:
+def _epoch_unit(unit: DutyUnit, epoch: LogEpoch) -> DutyUnit:
     number = epoch.log_epoch
     return replace(unit, partition=epoch.partition, first=number, last=number)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, FAILED, LEFT, Outcome, Unit, as_json
+from ops.duties.units import DONE, FAILED, LEFT, DutyOutcome, DutyUnit, as_json
 from penstock import database
 from penstock.errors import ConfigurationError, PenstockError, RetentionRefused, error_text, lasts
 
@@ -39,11 +39,11 @@ class Did:
     error: str = ""
 
 
-Work = Callable[[Unit], Outcome]
-Duty = Callable[[Unit, Setup], Did]
+Work = Callable[[DutyUnit], DutyOutcome]
+Duty = Callable[[DutyUnit, Setup], Did]
 
 
-def do_unit(unit: Unit, setup: Setup) -> Outcome:
+def do_unit(unit: DutyUnit, setup: Setup) -> DutyOutcome:
     """Work a unit off.  Every error is its outcome's, so it stops no other unit."""
     started, is_lasting = time.monotonic(), False
     try:
@@ -54,7 +54,7 @@ def do_unit(unit: Unit, setup: Setup) -> Outcome:
             log.warning("%s failed with an unexpected error", unit, exc_info=error)
         did = Did(0, state=FAILED, error=error_text(error))
     seconds = round(time.monotonic() - started, 3)
-    return Outcome(
+    return DutyOutcome(
         unit,
         did.state,
         did.events,
@@ -80,7 +80,7 @@ def duty(name: str) -> Duty:
     return DUTIES[name]
 
 
-def _sequence(unit: Unit, setup: Setup) -> Did:
+def _sequence(unit: DutyUnit, setup: Setup) -> Did:
     """Give the committed events of a database their sequences: only its own function can."""
     from penstock.upkeep.sequencing import sequence
 
@@ -88,7 +88,7 @@ def _sequence(unit: Unit, setup: Setup) -> Did:
     return Did(done.events, done, LEFT if done.busy else DONE)
 
 
-def _sweep(unit: Unit, setup: Setup) -> Did:
+def _sweep(unit: DutyUnit, setup: Setup) -> Did:
     """Free what dead programs hold in a database, and drop dead letters by their age."""
     from penstock.upkeep.sweeping import sweep
 
@@ -97,7 +97,7 @@ def _sweep(unit: Unit, setup: Setup) -> Did:
     return Did(done.expired_letters, done, LEFT if done.locked_leases else DONE)
 
 
-def _begin_clean(unit: Unit, setup: Setup) -> Did:
+def _begin_clean(unit: DutyUnit, setup: Setup) -> Did:
     """Begin a run of clean.  Returns its token, and the log epochs to read back."""
     from ops.retention.clean import begin
 
@@ -106,7 +106,7 @@ def _begin_clean(unit: Unit, setup: Setup) -> Did:
     return Did(0, {"run": run, "due": found})
 
 
-def _read_back(unit: Unit, setup: Setup) -> Did:
+def _read_back(unit: DutyUnit, setup: Setup) -> Did:
     """Read the copies of some log epochs, and tell the database under the token of the run."""
     from ops.archive.readers import plain_reader
     from ops.policies.policy import retention_in_force
@@ -138,7 +138,7 @@ def _read_back(unit: Unit, setup: Setup) -> Did:
     return Did(read.events, read, state, "; ".join([*wrong, *away]))
 
 
-def _clean(unit: Unit, setup: Setup) -> Did:
+def _clean(unit: DutyUnit, setup: Setup) -> Did:
     """Drop what its run has read back whole.  The database allows it once for each run."""
     from ops.retention.clean import drop
 
@@ -150,14 +150,14 @@ def _clean(unit: Unit, setup: Setup) -> Did:
     return Did(sum(each.low_sequence - each.old_low_sequence for each in done), done)
 
 
-def _storage(unit: Unit, setup: Setup) -> Did:
+def _storage(unit: DutyUnit, setup: Setup) -> Did:
     """Drop the tables of a database that nobody needs any more."""
     from ops.retention.clean import drop_slices
 
     return Did(0, drop_slices(setup.url(unit)))
 
 
-def _relay(unit: Unit, setup: Setup) -> Did:
+def _relay(unit: DutyUnit, setup: Setup) -> Did:
     """Send blocks of a subscription as one more consumer of it, until nothing is left to send."""
     from ops.relay.relay import Relay
     from ops.sinks.address import configured_sink
@@ -168,7 +168,7 @@ def _relay(unit: Unit, setup: Setup) -> Did:
     return Did(done.events, done, DONE if done.drained else LEFT, done.last_error)
 
 
-def _backfill(unit: Unit, setup: Setup) -> Did:
+def _backfill(unit: DutyUnit, setup: Setup) -> Did:
     """Work off a backfill request; one that a dead runner holds, when its lease has ended."""
     from ops.backfill import requests as requests
     from ops.backfill.running import run_backfill
@@ -211,7 +211,7 @@ def _tools(setup: Setup) -> Workers:
     return {kind: make for kind, make in workers(places).items() if kind != COPY}
 
 
-def _rollup(unit: Unit, setup: Setup) -> Did:
+def _rollup(unit: DutyUnit, setup: Setup) -> Did:
     """Turn the many small files of a topic's closed days on a target into few large ones."""
     from ops.archive.rollup import rollup
 

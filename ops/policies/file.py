@@ -104,7 +104,7 @@ class TargetSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HealthLimits:
     """How late each part of the work may be, in seconds."""
 
     unsequenced: int = 15
@@ -127,7 +127,7 @@ class Policies:
     topics: dict[str, TopicPolicy] = field(default_factory=dict)
     relays: dict[str, RelayPolicy] = field(default_factory=dict)
     targets: dict[str, TargetSettings] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: HealthLimits = field(default_factory=HealthLimits)
     #: The topic through which a test event is sent; empty: none is.
     canary: str = ""
     #: What the policies set, by scope, name and kind.
@@ -464,7 +464,7 @@ def _relay(name: str, value: Any) -> RelayPolicy:
     return RelayPolicy(name, topic, subscription, sink)
 
 
-def _limits(value: Any, base: Limits) -> Limits:
+def _limits(value: Any, base: HealthLimits) -> HealthLimits:
     names = ("unsequenced", "relay_lag", "consumer_lag", "end_to_end")
     given = checks.section(value, "limits", names)
     return replace(base, **{name: checks.seconds(given[name], f"limits.{name}") for name in given})

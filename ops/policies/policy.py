@@ -24,7 +24,7 @@ MOST_VERSIONS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class PolicyDrift:
     """A difference: what the file says, and what the database has.
 
     ``mendable`` says whether :func:`apply` removes it. It keeps what was set by hand and is not in
@@ -80,7 +80,7 @@ def retention_in_force(connection: Any) -> dict[str, RetentionInForce]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
+class _OwnedChange:
     """What a file may change: what it has set itself, until it is told to take over."""
 
     origin: str
@@ -106,8 +106,8 @@ def follows(connection: Any, wanted: Policies) -> bool:
     return not other_files(connection, wanted)
 
 
-def _claim(connection: Any, wanted: Policies, *, take_over: bool) -> _Claim:
-    return _Claim(wanted.origin, take_over or not other_files(connection, wanted), take_over)
+def _claim(connection: Any, wanted: Policies, *, take_over: bool) -> _OwnedChange:
+    return _OwnedChange(wanted.origin, take_over or not other_files(connection, wanted), take_over)
 
 
 def other_files(connection: Any, wanted: Policies) -> list[str]:
@@ -119,7 +119,7 @@ def other_files(connection: Any, wanted: Policies) -> list[str]:
     return sorted(each.removeprefix(FROM_FILE) for each in origins - {HAND, FILE})
 
 
-def drift(connection: Any, wanted: Policies) -> list[Drift]:
+def drift(connection: Any, wanted: Policies) -> list[PolicyDrift]:
     """Where the database differs from the file, in what both have.  Changes nothing."""
     claim = _claim(connection, wanted, take_over=False)
     return [*_keeping(connection, wanted, claim), *_settings(connection, wanted, claim)]
@@ -140,13 +140,13 @@ def awaited(connection: Any, wanted: Policies) -> list[Awaited]:
     ]
 
 
-def topic_drift(connection: Any, wanted: Policies, topic: str) -> list[Drift]:
+def topic_drift(connection: Any, wanted: Policies, topic: str) -> list[PolicyDrift]:
     """The differences in what decides when a topic's events are removed."""
     claim = _claim(connection, wanted, take_over=False)
     return [each for each in _keeping(connection, wanted, claim) if each.name == topic]
 
 
-def apply(connection: Any, wanted: Policies, *, take_over: bool = False) -> list[Drift]:
+def apply(connection: Any, wanted: Policies, *, take_over: bool = False) -> list[PolicyDrift]:
     """Remove every difference that this file may remove.  Returns what it changed.
 
     A file changes what it has set itself and nobody else's, in a database that follows it.  With
@@ -213,7 +213,7 @@ def newest_versions(
     return sorted(found, key=lambda pair: pair[1].updated_at, reverse=True)[:most]
 
 
-def _keep(connection: Any, wanted: Policies, each: Drift) -> None:
+def _keep(connection: Any, wanted: Policies, each: PolicyDrift) -> None:
     if each.setting != "retention":
         stream.subscribe(connection, each.wanted, [each.name], start="earliest")
         return
@@ -230,14 +230,14 @@ def _keep(connection: Any, wanted: Policies, each: Drift) -> None:
     )
 
 
-def _keeping(connection: Any, wanted: Policies, claim: _Claim) -> list[Drift]:
+def _keeping(connection: Any, wanted: Policies, claim: _OwnedChange) -> list[PolicyDrift]:
     """Retention, and the relays that hold events back."""
     existing = {each.address for each in names.list_topics(connection)}
     found = [*_retention(connection, wanted, claim), *_relays(connection, wanted, claim)]
     return [each for each in found if each.name in existing]
 
 
-def _retention(connection: Any, wanted: Policies, claim: _Claim) -> list[Drift]:
+def _retention(connection: Any, wanted: Policies, claim: _OwnedChange) -> list[PolicyDrift]:
     in_force = retention_in_force(connection)
     found = []
     for topic in sorted({*wanted.topics, *in_force}):
@@ -252,17 +252,17 @@ def _retention(connection: Any, wanted: Policies, claim: _Claim) -> list[Drift]:
             mendable = claim.may_change(origin, is_named=is_named)
         if wanted_words != found_words or mendable:
             words = (wanted_words, found_words, mendable)
-            found.append(Drift(topic, "retention", *words, origin=origin))
+            found.append(PolicyDrift(topic, "retention", *words, origin=origin))
     return found
 
 
-def _relays(connection: Any, wanted: Policies, claim: _Claim) -> list[Drift]:
+def _relays(connection: Any, wanted: Policies, claim: _OwnedChange) -> list[PolicyDrift]:
     """Relays whose subscription is missing.  Until it exists, it holds back no event."""
     if not wanted.relays:
         return []
     present = {(each.subscription, each.topic) for each in subscriptions.lag(connection)}
     return [
-        Drift(relay.topic, f"relay {relay.name}", relay.subscription, NONE, claim.follows)
+        PolicyDrift(relay.topic, f"relay {relay.name}", relay.subscription, NONE, claim.follows)
         for relay in wanted.relays.values()
         if (relay.subscription, relay.topic) not in present
     ]
@@ -277,7 +277,7 @@ def is_subscribed(connection: Any, relay: RelayPolicy) -> bool:
     return bool(subscriptions.lag(connection, relay.subscription))
 
 
-def _settings(connection: Any, wanted: Policies, claim: _Claim) -> Iterator[Drift]:
+def _settings(connection: Any, wanted: Policies, claim: _OwnedChange) -> Iterator[PolicyDrift]:
     """Policies of heartbeats, leases, metrics and retries."""
     in_force = {(p.scope, p.name, p.kind): p for p in policies.list_policies(connection)}
     # For each policy that differs, whether the file may change it; also for what it would own.
@@ -300,7 +300,7 @@ def _settings(connection: Any, wanted: Policies, claim: _Claim) -> Iterator[Drif
         present = in_force.get((scope, name, kind))
         found = _listed(present.settings if present else None)
         origin = present.origin if present else None
-        yield Drift(name, kind, _listed(said), found, mendable, scope, origin)
+        yield PolicyDrift(name, kind, _listed(said), found, mendable, scope, origin)
 
 
 _EXISTING: dict[str, Callable[[Any], set[str]]] = {

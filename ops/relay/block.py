@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ops.sinks.base import Block, EventRefused, Sink
+from ops.sinks.base import EventRefused, RelayBlock, Sink
 from penstock import database
 from penstock.database import sessions
 from penstock.errors import BelowLowSequence, LogBehind, PenstockError, error_text, is_interruption
@@ -92,7 +92,7 @@ def relay_once(
         _require_onward(lease, opened, begun)
     dead = 0
     while True:
-        block: Block | None = None
+        block: RelayBlock | None = None
         try:
             block = work.read(opened)
             _refuse_exhausted(block, opened.attempt)
@@ -139,7 +139,7 @@ def _put_back(lease: Lease, sent: int, first: int) -> LogBehind:
     )
 
 
-def _refuse_exhausted(block: Block, attempt: int) -> None:
+def _refuse_exhausted(block: RelayBlock, attempt: int) -> None:
     """EventRefused for an event whose block has had more attempts than its publisher allows."""
     if attempt == 1:  # every limit is at least one, so no header has to be decoded
         return
@@ -149,7 +149,7 @@ def _refuse_exhausted(block: Block, attempt: int) -> None:
             raise EventRefused(event.sequence, f"not delivered in {attempt - 1} attempts")
 
 
-def _holds(block: Block, sequence: int) -> bool:
+def _holds(block: RelayBlock, sequence: int) -> bool:
     return any(event.sequence == sequence for event in block.events)
 
 
@@ -212,7 +212,7 @@ class _Work:
 
         return ColdEvents(self.connection, self.lease, self.targets)
 
-    def read(self, opened: _Opened) -> Block:
+    def read(self, opened: _Opened) -> RelayBlock:
         lease = self.lease
         place = opened.first_sequence, opened.last_sequence
         if opened.is_cold:
@@ -227,7 +227,7 @@ class _Work:
                 last_sequence=place[1],
             )
             events = Event.from_rows(opened.topic, lease.partition, lease.history, rows)
-        return Block(
+        return RelayBlock(
             relay=self.member.subscription,
             topic=opened.topic,
             known_as=opened.known_as,
@@ -255,7 +255,7 @@ class _Work:
             positions = [(self.lease, opened.last_sequence)]
             stream.commit(connection, self.member, positions, after=[before])
 
-    def dead_letter(self, opened: _Opened, block: Block, refused: EventRefused) -> None:
+    def dead_letter(self, opened: _Opened, block: RelayBlock, refused: EventRefused) -> None:
         log.error("%s partition %s: %s", self.lease.topic, self.lease.partition, refused)
         with sessions.of_connection(self.connection).transaction(self.connection):
             if opened.is_cold:

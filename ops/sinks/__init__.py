@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from ops.sinks.address import open_sink
 from ops.sinks.base import (
-    Block,
     EventRefused,
+    RelayBlock,
     Sink,
     SinkMisconfigured,
     SinkUnavailable,
 )
 
 __all__ = [
-    "Block",
     "EventRefused",
+    "RelayBlock",
     "Sink",
     "SinkMisconfigured",
     "SinkUnavailable",

@@ -38,7 +38,7 @@ class EventRefused(SinkError):
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RelayBlock:
     """One recorded range of one partition, with its events except the dead-lettered ones.
 
     ``topic`` is the address that the topic had when the range was recorded, so a repeated block is
@@ -86,7 +86,7 @@ class Sink(Protocol):
         A log that does not reach it was restored to an earlier state.
         """
 
-    def send_block(self, block: Block) -> None:
+    def send_block(self, block: RelayBlock) -> None:
         """Store the block.  It is durable when this returns.
 
         Raises SinkUnavailable, EventRefused or SinkMisconfigured.

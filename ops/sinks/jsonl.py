@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ops.sinks.base import Block, SinkMisconfigured, SinkUnavailable, encoded
+from ops.sinks.base import RelayBlock, SinkMisconfigured, SinkUnavailable, encoded
 from ops.sinks.cloudevents import to_json
 from penstock.log.restores import Seen
 
@@ -98,7 +98,7 @@ class JsonlSink:
             raise _unreadable(self.directory, error) from error
         return None
 
-    def send_block(self, block: Block) -> None:
+    def send_block(self, block: RelayBlock) -> None:
         """Write the block's lines to their place and flush them to the disk."""
         if not block.events:
             return
@@ -113,7 +113,7 @@ class JsonlSink:
         """Nothing is held open between two blocks."""
         self._ends.clear()
 
-    def _store(self, path: Path, block: Block, lines: bytes) -> None:
+    def _store(self, path: Path, block: RelayBlock, lines: bytes) -> None:
         file = self._open(path)
         try:
             offset = self._place(file, path, block)
@@ -147,7 +147,7 @@ class JsonlSink:
             self.directory.mkdir(parents=True, exist_ok=True)
             _sync_directory(self.directory.parent)
 
-    def _place(self, file: int, path: Path, block: Block) -> int:
+    def _place(self, file: int, path: Path, block: RelayBlock) -> int:
         known = self._ends.get(path)
         if known is not None and known.sequence + 1 == block.first_sequence:
             status = os.fstat(file)
@@ -241,7 +241,7 @@ def _sequence(line: bytes) -> int | None:
         return None
 
 
-def _holds_others(there: bytes, block: Block) -> bool:
+def _holds_others(there: bytes, block: RelayBlock) -> bool:
     """Whether a whole line at the block's place is a different event under one of its sequences.
 
     After a power failure, a line of a torn block is either not whole or the same event.
@@ -254,7 +254,7 @@ def _holds_others(there: bytes, block: Block) -> bool:
     return False
 
 
-def _other_events(path: Path, block: Block) -> SinkMisconfigured:
+def _other_events(path: Path, block: RelayBlock) -> SinkMisconfigured:
     return SinkMisconfigured(
         f"{path} holds other events under the sequences {block.first_sequence} to "
         f"{block.last_sequence}",

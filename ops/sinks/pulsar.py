@@ -34,10 +34,10 @@ from typing import Any
 
 import pulsar
 
-from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailable, encoded
+from ops.sinks.base import EventRefused, RelayBlock, SinkMisconfigured, SinkUnavailable, encoded
 from ops.sinks.cloudevents import source
 from ops.sinks.pulsar_admin import DEFAULT_MAX_MESSAGE_BYTES, PulsarAdmin
-from ops.sinks.pulsar_channel import MOST_EVENTS, Message, PulsarChannel, Stored, last_stored
+from ops.sinks.pulsar_channel import MOST_EVENTS, PulsarChannel, PulsarMessage, Stored, last_stored
 from penstock.errors import SinkError
 from penstock.log.restores import Seen
 
@@ -116,9 +116,9 @@ class PulsarSink:
             return None
         return Seen(stored.sequence, stored.history)
 
-    def send_block(self, block: Block) -> None:
+    def send_block(self, block: RelayBlock) -> None:
         """Send the part of the block that Pulsar does not hold yet, and wait until it is stored."""
-        messages = list(encoded(block.events, lambda event: Message.of(event, block)))
+        messages = list(encoded(block.events, lambda event: PulsarMessage.of(event, block)))
         self._refuse_large(messages)
         if not messages:
             return
@@ -144,7 +144,7 @@ class PulsarSink:
             with suppress(pulsar.PulsarException):
                 client.close()
 
-    def _channel(self, key: _Key, block: Block) -> PulsarChannel:
+    def _channel(self, key: _Key, block: RelayBlock) -> PulsarChannel:
         known = self._channels.get(key)
         if known is not None and known.lease_epoch == block.lease_epoch:
             return known
@@ -174,7 +174,9 @@ class PulsarSink:
             )
         return self._client
 
-    def _held(self, channel: PulsarChannel, block: Block, messages: Sequence[Message]) -> int:
+    def _held(
+        self, channel: PulsarChannel, block: RelayBlock, messages: Sequence[PulsarMessage]
+    ) -> int:
         """Up to which sequence Pulsar holds the block.
 
         It is checked for a lease's first block and for every repeated one.
@@ -193,7 +195,7 @@ class PulsarSink:
         channel.checked = True
         return held
 
-    def _refuse_large(self, messages: Sequence[Message]) -> None:
+    def _refuse_large(self, messages: Sequence[PulsarMessage]) -> None:
         for message in messages:
             if message.size > self._limit:
                 raise EventRefused(
@@ -201,10 +203,10 @@ class PulsarSink:
                     f"{message.size} bytes with its properties, the broker takes {self._limit}",
                 )
 
-    def _batches(self, messages: Sequence[Message]) -> Iterator[list[Message]]:
+    def _batches(self, messages: Sequence[PulsarMessage]) -> Iterator[list[PulsarMessage]]:
         """The batches of a block: nearly always one.  Where to cut depends on the content alone."""
         limit = min(BATCH_BYTES, self._limit)
-        batch: list[Message] = []
+        batch: list[PulsarMessage] = []
         size = 0
         for message in messages:
             if batch and (size + message.size > limit or len(batch) == MOST_EVENTS):
@@ -215,7 +217,9 @@ class PulsarSink:
         if batch:
             yield batch
 
-    def _send(self, channel: PulsarChannel, block: Block, batch: Sequence[Message]) -> None:
+    def _send(
+        self, channel: PulsarChannel, block: RelayBlock, batch: Sequence[PulsarMessage]
+    ) -> None:
         """One batch: all of it or nothing; without batching, up to the first that is refused."""
         outcome = channel.deliver(batch, self._send_timeout)
         if outcome.refused:
@@ -231,8 +235,8 @@ class PulsarSink:
     def _refused(
         self,
         channel: PulsarChannel,
-        block: Block,
-        batch: Sequence[Message],
+        block: RelayBlock,
+        batch: Sequence[PulsarMessage],
         refused: Mapping[int, Any],
     ) -> None:
         too_big = set(refused.values()) == {pulsar.Result.MessageTooBig}
@@ -246,7 +250,7 @@ class PulsarSink:
             self._send(channel, block, [message])
 
 
-def _present(channel: PulsarChannel, block: Block) -> Stored | None:
+def _present(channel: PulsarChannel, block: RelayBlock) -> Stored | None:
     """The last message of the partition, if it was sent in this log's present history."""
     stored = channel.stored()
     if stored is None:
@@ -270,7 +274,7 @@ def _present(channel: PulsarChannel, block: Block) -> Stored | None:
     return stored
 
 
-def _began_before(stored: Stored, block: Block) -> bool:
+def _began_before(stored: Stored, block: RelayBlock) -> bool:
     """Whether the block was open when its history began, and sent under the one before.
 
     The record of an open block and the sequences in it are restored together. If one of these
@@ -283,7 +287,9 @@ def _began_before(stored: Stored, block: Block) -> bool:
     )
 
 
-def _check_dropped(channel: PulsarChannel, block: Block, batch: Sequence[Message]) -> None:
+def _check_dropped(
+    channel: PulsarChannel, block: RelayBlock, batch: Sequence[PulsarMessage]
+) -> None:
     """The broker dropped the batch as a repeated one.  That is right only if its end is there."""
     stored = _present(channel, block)
     if stored is None or stored.sequence < batch[-1].event.sequence:
@@ -320,7 +326,7 @@ def _deduplication_off(target: str) -> SinkMisconfigured:
     )
 
 
-def _ahead(block: Block, finding: str) -> SinkMisconfigured:
+def _ahead(block: RelayBlock, finding: str) -> SinkMisconfigured:
     return SinkMisconfigured(
         f"the Pulsar partition of {block.topic} partition {block.partition} {finding}, but the "
         f"relay {block.relay} is at {block.first_sequence} to {block.last_sequence}",

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pulsar
 
-from ops.sinks.base import Block, SinkUnavailable
+from ops.sinks.base import RelayBlock, SinkUnavailable
 from ops.sinks.cloudevents import to_properties
 from penstock.records import Event
 
@@ -30,7 +30,7 @@ _DROPPED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class PulsarMessage:
     """An event with its properties and its size on the wire."""
 
     event: Event
@@ -38,7 +38,7 @@ class Message:
     size: int
 
     @classmethod
-    def of(cls, event: Event, block: Block) -> Message:
+    def of(cls, event: Event, block: RelayBlock) -> PulsarMessage:
         """The event as it is sent in a block."""
         properties = to_properties(event) | {
             RELAY_PROPERTY: block.relay,
@@ -61,7 +61,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PulsarOutcome:
     """What the broker answered to the messages of one batch."""
 
     #: What was not stored: the broker's result for each sequence.
@@ -98,10 +98,10 @@ class _Answers:
         # Checked after it was set: an answer in between is counted here or sets the event.
         return len(self._taken) >= count or self._complete.wait(timeout)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PulsarOutcome:
         """What has come so far."""
         taken = list(self._taken)
-        return Outcome(
+        return PulsarOutcome(
             {sequence: result for sequence, result, _ in taken if result != pulsar.Result.Ok},
             frozenset(
                 (message_id.ledger_id(), message_id.entry_id())
@@ -114,7 +114,7 @@ class _Answers:
 class PulsarChannel:
     """The producer of one partition, as long as one lease lasts."""
 
-    def __init__(self, client: Any, target: str, block: Block, *, batching: bool) -> None:
+    def __init__(self, client: Any, target: str, block: RelayBlock, *, batching: bool) -> None:
         self.target = target
         self.lease_epoch = block.lease_epoch
         self.checked = False
@@ -149,7 +149,7 @@ class PulsarChannel:
         """The partition's last message, if a relay sent it."""
         return last_stored(self._client, self.target)
 
-    def deliver(self, batch: Sequence[Message], timeout: float) -> Outcome:
+    def deliver(self, batch: Sequence[PulsarMessage], timeout: float) -> PulsarOutcome:
         """Send the messages as one batch and wait for the broker's answers."""
         answers = _Answers()
         sent = 0
@@ -169,7 +169,7 @@ class PulsarChannel:
             raise SinkUnavailable(f"Pulsar did not confirm the events within {timeout:g} s")
         return answers.outcome()
 
-    def _send(self, message: Message, answers: _Answers) -> None:
+    def _send(self, message: PulsarMessage, answers: _Answers) -> None:
         event = message.event
         self._producer.send_async(
             event.payload,
@@ -208,7 +208,7 @@ def last_stored(client: Any, target: str) -> Stored | None:
     )
 
 
-def producer_name(block: Block) -> str:
+def producer_name(block: RelayBlock) -> str:
     """The name by which the broker knows what it has already got from a relay."""
     return f"penstock/{block.relay}/{block.known_as}/{block.partition}/{block.history}"
 

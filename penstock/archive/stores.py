@@ -227,7 +227,7 @@ class ObjectStore:
     def source(self, path: str) -> Any:
         """A file that reads ranges of the object."""
         with self.told():
-            return _Source(self._obstore.open_reader(self._store, path), self.told)
+            return _StoreFile(self._obstore.open_reader(self._store, path), self.told)
 
     @contextlib.contextmanager
     def sink(self, path: str) -> Iterator[Any]:
@@ -270,7 +270,7 @@ class ObjectStore:
         return first[:500]
 
 
-class _Source(io.RawIOBase):
+class _StoreFile(io.RawIOBase):
     """An object store's reader as Arrow expects a file."""
 
     def __init__(self, reader: Any, told: Told) -> None:

@@ -34,7 +34,7 @@ from penstock.dagster.loading import (
 )
 from penstock.dagster.reading import (
     EventRange as EventRange,
-    PartitionRange as PartitionRange,
     PenstockResource as PenstockResource,
+    SequenceRange as SequenceRange,
 )
 from penstock.dagster.sensing import on_events as on_events

@@ -9,7 +9,7 @@ import dagster as dg
 from penstock import database
 from penstock.archive.format import TABLE_SCHEMA
 from penstock.dagster.keys import topic_key
-from penstock.dagster.reading import EventRange, PartitionRange, PenstockResource
+from penstock.dagster.reading import EventRange, PenstockResource, SequenceRange
 from penstock.database import config
 from penstock.errors import ConfigurationError, UsageError
 
@@ -78,7 +78,7 @@ class ArchiveLoader(dg.ConfigurableIOManager):
         return EventRange(
             topic=topic,
             ranges=[
-                PartitionRange(partition=row[_PARTITION], first=row[_FIRST], last=row[_LAST])
+                SequenceRange(partition=row[_PARTITION], first=row[_FIRST], last=row[_LAST])
                 for row in rows
             ],
         )

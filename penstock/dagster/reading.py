@@ -25,7 +25,7 @@ LONGEST_NAME = 100
 _DIGITS = 32
 
 
-class PartitionRange(dg.Config):
+class SequenceRange(dg.Config):
     """The sequences ``first`` to ``last`` of a partition; both belong to it."""
 
     partition: int
@@ -41,7 +41,7 @@ class EventRange(dg.Config):
     """
 
     topic: str
-    ranges: list[PartitionRange]
+    ranges: list[SequenceRange]
 
     @property
     def count(self) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 import dagster as dg
 
 from penstock import database
-from penstock.dagster.reading import EventRange, PartitionRange, PenstockResource
+from penstock.dagster.reading import EventRange, PenstockResource, SequenceRange
 from penstock.errors import DatabaseUnavailable, InvalidArgument, TopicNotFound
 from penstock.subscriptions import stream
 from penstock.subscriptions.overview import Lag, describe_subscription, lag
@@ -53,7 +53,7 @@ def on_events(
     if max_events < 1:
         raise InvalidArgument(f"{max_events} events cannot be read", hint="read 1 or more")
     name = name or f"{asset.key.to_python_identifier()}_on_events"
-    source = _Source(asset, topic, name, subscription or name.replace("_", "-"), start)
+    source = _AssetTopic(asset, topic, name, subscription or name.replace("_", "-"), start)
 
     @dg.sensor(
         name=name,
@@ -125,7 +125,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _AssetTopic:
     """A topic for an asset."""
 
     asset: dg.AssetsDefinition
@@ -183,7 +183,7 @@ class _Source:
 
     def _config(self, asked: _Asked) -> EventRange:
         ranges = [
-            PartitionRange(partition=part, first=first, last=last)
+            SequenceRange(partition=part, first=first, last=last)
             for part, first, last, _ in asked.ranges
         ]
         return EventRange(topic=self.topic, ranges=ranges)

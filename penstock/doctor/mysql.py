@@ -32,7 +32,7 @@ _DENIED = frozenset({1227, 1401, 1045})
 
 
 @dataclass(frozen=True, slots=True)
-class _Patient:
+class _MySQLServer:
     connection: Any
     limits: Limits
     client: Client
@@ -50,7 +50,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         place = ("-h", str(connection.host), "-P", str(connection.port))
         user = connection.user.decode() if isinstance(connection.user, bytes) else connection.user
         client = Client((*place, "-u", user), is_mariadb(version))
-        patient = _Patient(connection, limits, client, login)
+        patient = _MySQLServer(connection, limits, client, login)
         found = list(examine_settings(dict(call(connection, "doctor_settings")), client))
         found += _snapshots(patient)
         schema = examine_schema(connection)
@@ -69,7 +69,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Holder:
+class _MySQLHolder:
     kind: str
     name: int
     database: str | None
@@ -79,7 +79,7 @@ class _Holder:
     doing: str
 
 
-def _snapshots(patient: _Patient) -> Iterator[Finding]:
+def _snapshots(patient: _MySQLServer) -> Iterator[Finding]:
     """The oldest of each kind."""
     try:
         rows = call(patient.connection, "doctor_snapshots")
@@ -88,7 +88,7 @@ def _snapshots(patient: _Patient) -> Iterator[Finding]:
             raise
         yield _hidden(patient)
         return
-    holders = [_Holder(*row) for row in rows]
+    holders = [_MySQLHolder(*row) for row in rows]
     old = [each for each in holders if each.age_seconds > patient.limits.snapshot_seconds]
     sessions = [each for each in old if each.kind == "session"]
     if sessions:
@@ -98,7 +98,7 @@ def _snapshots(patient: _Patient) -> Iterator[Finding]:
         yield _prepared(patient, prepared[0], len(prepared) - 1)
 
 
-def _hidden(patient: _Patient) -> Finding:
+def _hidden(patient: _MySQLServer) -> Finding:
     user, _, host = patient.login.rpartition("@")
     return warning(
         "hidden_sessions",
@@ -110,7 +110,7 @@ def _hidden(patient: _Patient) -> Finding:
 _HELD = "the server keeps every version of a row since then, and scans get slower"
 
 
-def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
+def _session(patient: _MySQLServer, holder: _MySQLHolder, others: int) -> Finding:
     return warning(
         "snapshot",
         f"session {holder.name} of {holder.login} in {holder.database or 'no database'} (from "
@@ -120,7 +120,7 @@ def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
     )
 
 
-def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
+def _prepared(patient: _MySQLServer, holder: _MySQLHolder, others: int) -> Finding:
     try:
         known = call(patient.connection, "doctor_prepared")
     except Exception as problem:
@@ -143,7 +143,7 @@ def _xid(row: tuple[Any, ...]) -> str:
     return f"X'{first.hex()}', X'{second.hex()}', {format_id}"
 
 
-def _sequencer(patient: _Patient) -> Iterator[Finding]:
+def _sequencer(patient: _MySQLServer) -> Iterator[Finding]:
     limit = patient.limits.waiting_seconds
     status = second_look(
         lambda: log_status(patient.connection),
@@ -163,7 +163,7 @@ def _sequencer(patient: _Patient) -> Iterator[Finding]:
     yield behind(waits, is_idle=is_idle)
 
 
-def _storage(patient: _Patient) -> Iterator[Finding]:
+def _storage(patient: _MySQLServer) -> Iterator[Finding]:
     for parent, _, ready, days, _ in call(patient.connection, "slices_ready"):
         few = FEW_BLOCKS * IDS_IN_A_BLOCK if parent == "events" else FEW_IDS
         if ready >= few and (days is None or days >= patient.limits.storage_days):

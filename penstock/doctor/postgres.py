@@ -41,7 +41,7 @@ _MOST_NOTICES = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class _Patient:
+class _PostgresServer:
     """The connection, and what is known about its server."""
 
     connection: Connection
@@ -60,7 +60,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         info = connection.info
         place = ("-h" * bool(info.host), info.host, "-p" * bool(info.port), str(info.port or ""))
         psql = Psql((*place, "-U", info.user), info.dbname, info.user)
-        patient = _Patient(connection, limits, psql, config.schema_name())
+        patient = _PostgresServer(connection, limits, psql, config.schema_name())
         endpoint = _Endpoint(*call(connection, "doctor_endpoint")[0])
         found = list(examine_settings(call(plain, "doctor_settings"), psql))
         found += _pooler(patient, plain, endpoint)
@@ -107,7 +107,7 @@ class _Endpoint:
     login: str
 
 
-def _replica(patient: _Patient) -> Finding:
+def _replica(patient: _PostgresServer) -> Finding:
     where = _address(patient, *primary_of(patient.connection))
     return error(
         "replica",
@@ -116,7 +116,7 @@ def _replica(patient: _Patient) -> Finding:
     )
 
 
-def _address(patient: _Patient, host: str | None, port: int | None) -> str | None:
+def _address(patient: _PostgresServer, host: str | None, port: int | None) -> str | None:
     if not host or host.startswith("/"):
         return None
     name = f"[{host}]" if ":" in host else host
@@ -124,7 +124,7 @@ def _address(patient: _Patient, host: str | None, port: int | None) -> str | Non
     return f"export {shell(f'PENSTOCK_DATABASE_URL={url}')}  # with the password"
 
 
-def _pooler(patient: _Patient, plain: Any, endpoint: _Endpoint) -> Iterator[Finding]:
+def _pooler(patient: _PostgresServer, plain: Any, endpoint: _Endpoint) -> Iterator[Finding]:
     """Finds a pooler that gives a client another session after each transaction."""
 
     def answering(connection: Any) -> int:
@@ -148,7 +148,7 @@ def _pooler(patient: _Patient, plain: Any, endpoint: _Endpoint) -> Iterator[Find
             return
 
 
-def _snapshots(patient: _Patient) -> Iterator[Finding]:
+def _snapshots(patient: _PostgresServer) -> Iterator[Finding]:
     """The oldest of each kind."""
     told = {
         "session": _session,
@@ -156,9 +156,9 @@ def _snapshots(patient: _Patient) -> Iterator[Finding]:
         "slot": _slot,
         "hidden": _hidden,
     }
-    counted: dict[str, list[_Holder]] = {kind: [] for kind in told}
+    counted: dict[str, list[_PostgresHolder]] = {kind: [] for kind in told}
     for row in call(patient.connection, "doctor_snapshots"):
-        holder = _Holder(*row)
+        holder = _PostgresHolder(*row)
         if holder.age_seconds is None or holder.age_seconds > holder.limit(patient.limits):
             counted[holder.kind].append(holder)
     counted["prepared"].sort(key=lambda holder: holder.doing is None)
@@ -168,7 +168,7 @@ def _snapshots(patient: _Patient) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Holder:
+class _PostgresHolder:
     """One row of snapshot_holders()."""
 
     kind: str
@@ -191,7 +191,7 @@ class _Holder:
 _HELD = "clean and vacuum cannot remove what is younger"
 
 
-def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
+def _session(patient: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
     elsewhere = "" if holder.database == patient.psql.database else f" in {holder.database}"
     return warning(
         "snapshot",
@@ -202,7 +202,7 @@ def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
     )
 
 
-def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
+def _prepared(patient: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
     what = (
         f"transaction {holder.name!r} of {holder.login} in {holder.database} was prepared "
         f"{duration(holder.age_seconds or 0)} ago and neither committed nor rolled back"
@@ -220,7 +220,7 @@ def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
     )
 
 
-def _slot(patient: _Patient, holder: _Holder, others: int) -> Finding:
+def _slot(patient: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
     age = f" for {duration(holder.age_seconds)}" if holder.age_seconds is not None else ""
     return warning(
         "replication_slot",
@@ -230,7 +230,7 @@ def _slot(patient: _Patient, holder: _Holder, others: int) -> Finding:
     )
 
 
-def _hidden(patient: _Patient, holder: _Holder, others: int) -> Finding:
+def _hidden(patient: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
     return warning(
         "hidden_sessions",
         f"{holder.name} sessions of other logins cannot be looked at; one of them may hold the "
@@ -252,7 +252,7 @@ class _Sequencer:
     held_seconds: float | None
 
 
-def _notices(patient: _Patient) -> Iterator[Finding]:
+def _notices(patient: _PostgresServer) -> Iterator[Finding]:
     """PostgreSQL does not say which session fails to read them; its log names the oldest too."""
     for usage, *holder in call(patient.connection, "doctor_notices", least=_MOST_NOTICES):
         pid, login, name, application, age = holder
@@ -273,7 +273,7 @@ def _notices(patient: _Patient) -> Iterator[Finding]:
         )
 
 
-def _sequencer(patient: _Patient) -> Iterator[Finding]:
+def _sequencer(patient: _PostgresServer) -> Iterator[Finding]:
     limit = patient.limits.waiting_seconds
     state = second_look(
         lambda: _Sequencer(*call(patient.connection, "doctor_sequencer")[0]),
@@ -296,11 +296,11 @@ def _sequencer(patient: _Patient) -> Iterator[Finding]:
         yield behind(waits, is_idle=idle)
 
 
-def _identity(patient: _Patient) -> Iterator[Finding]:
+def _identity(patient: _PostgresServer) -> Iterator[Finding]:
     return untold_identity(patient.connection, patient.psql)
 
 
-def _published(patient: _Patient) -> Iterator[Finding]:
+def _published(patient: _PostgresServer) -> Iterator[Finding]:
     """Tables with updates and deletions that a publication makes the server refuse."""
     for publication, table, has_key in call(patient.connection, "doctor_published"):
         mending = "DEFAULT" if has_key else "FULL"
@@ -313,7 +313,7 @@ def _published(patient: _Patient) -> Iterator[Finding]:
         )
 
 
-def _storage(patient: _Patient) -> Iterator[Finding]:
+def _storage(patient: _PostgresServer) -> Iterator[Finding]:
     schema = quoted(patient.schema)
     for parent, ready, days in call(
         patient.connection, "doctor_storage", least_days=patient.limits.storage_days
@@ -356,7 +356,7 @@ class _Slice:
         return left_for_now or (self.busy and (young or not known))
 
 
-def _slices(patient: _Patient) -> Iterator[Finding]:
+def _slices(patient: _PostgresServer) -> Iterator[Finding]:
     for row in call(patient.connection, "doctor_slices"):
         slice_ = _Slice(*row)
         if slice_.is_under_way(patient.limits):
@@ -380,7 +380,7 @@ def _slices(patient: _Patient) -> Iterator[Finding]:
             )
 
 
-def _condemned(patient: _Patient, slice_: _Slice) -> Finding:
+def _condemned(patient: _PostgresServer, slice_: _Slice) -> Finding:
     age = f" for {duration(slice_.begun_seconds)}" if slice_.begun_seconds is not None else ""
     waits = (
         f" No other slice of {slice_.parent} can go before it. It waits for every transaction that "

@@ -21,7 +21,7 @@ _RELOAD = "SELECT pg_reload_conf()"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ServerSetting:
     """One row of pg_settings."""
 
     name: str
@@ -95,7 +95,7 @@ RULES = {
 def examine_settings(rows: list[tuple[Any, ...]], psql: Psql) -> Iterator[Finding]:
     """A finding for each wrong value."""
     for row in rows:
-        setting = Setting(*row)
+        setting = ServerSetting(*row)
         rule = RULES[setting.name]
         if not rule.is_wrong(setting.value):
             continue
@@ -108,7 +108,7 @@ def examine_settings(rows: list[tuple[Any, ...]], psql: Psql) -> Iterator[Findin
         )
 
 
-def _mending(setting: Setting, right: str, psql: Psql) -> str:
+def _mending(setting: ServerSetting, right: str, psql: Psql) -> str:
     """The command that changes a value in the place where it is set."""
     wanted = f"{setting.name} = '{right}'"
     login, database = quoted(psql.login), quoted(psql.database)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from penstock.database.wake import Wake
 from penstock.leases.keeper import Keeper
-from penstock.leases.loop import Setting
+from penstock.leases.loop import LoopSetting
 from penstock.records import Lease
 
 if TYPE_CHECKING:
     from penstock.database import Connection
 
 
-class HeldLeases(Setting):
+class HeldLeases(LoopSetting):
     """A keeper, as a loop uses it."""
 
     def __init__(self, keeper: Keeper) -> None:

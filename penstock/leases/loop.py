@@ -1,7 +1,7 @@
 """The loop that works on a connection, round by round: outages, rests, the end.
 
 Consumers, relays and workers of queues are such loops.  What a loop looks after beside its rounds,
-such as leases, it has as a :class:`Setting`.
+such as leases, it has as a :class:`LoopSetting`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LoopStats:
         self.failed(error)
 
 
-class Setting:
+class LoopSetting:
     """What a loop looks after beside its rounds.  Here: nothing."""
 
     def whole_run(self) -> AbstractContextManager[object]:
@@ -114,13 +114,13 @@ class Rounds(ABC):
         name: str,
         *,
         idle_seconds: float,
-        setting: Setting | None = None,
+        setting: LoopSetting | None = None,
     ) -> None:
         self._url = url
         self._subscription = subscription
         self._name = name
         self._idle_seconds = idle_seconds
-        self._setting = setting or Setting()
+        self._setting = setting or LoopSetting()
         self._stop: threading.Event | None = None
         self._outages = 0
         self._ear: work.Ear | None = None

@@ -30,7 +30,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PositionReport:
     """What the log returns for a reported position.
 
     When its history is not the reporter's, the reporter has to read its state again.
@@ -49,7 +49,7 @@ def report_position(
     history: int,
     source: str,
     subscription: str | None = None,
-) -> Report:
+) -> PositionReport:
     """Tell the log what a sink, an archive or a client has seen of a partition.
 
     TopicNotFound when the topic is gone, or when the login may not operate it and the subscription
@@ -61,7 +61,7 @@ def report_position(
 
 def report_positions(
     connection: Any, seen: Mapping[int, Seen], source: str, subscription: str | None = None
-) -> dict[int, Report]:
+) -> dict[int, PositionReport]:
     """The same for several partitions, by their ids, in one call."""
     found = _reports(connection, seen, source, subscription)
     missing = sorted(seen.keys() - found.keys())
@@ -96,7 +96,7 @@ def require_leases(connection: Any, known: Iterable[Lease], source: str, subscri
 
 def _reports(
     connection: Any, seen: Mapping[int, Seen], source: str, subscription: str | None
-) -> dict[int, Report]:
+) -> dict[int, PositionReport]:
     if not seen:
         return {}
     rows = call(
@@ -108,10 +108,12 @@ def _reports(
         source=source,
         subscription=subscription,
     )
-    return {partition_id: Report(bool(row[0]), *row[1:]) for partition_id, *row in rows}
+    return {partition_id: PositionReport(bool(row[0]), *row[1:]) for partition_id, *row in rows}
 
 
-def _refuse_stopped(seen: Mapping[int, Seen], reports: Mapping[int, Report], source: str) -> None:
+def _refuse_stopped(
+    seen: Mapping[int, Seen], reports: Mapping[int, PositionReport], source: str
+) -> None:
     behind = [
         f"partition {number_of(partition_id)} of topic {topic_of(partition_id)} ends at "
         f"{report.high_watermark} in history {report.history}, not at "

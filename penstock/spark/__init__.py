@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from penstock.spark.drift import Drift
+    from penstock.spark.drift import FieldDrift
 
 
 def register(spark: SparkSession) -> None:
@@ -43,7 +43,7 @@ def schema_drift(
     *,
     last: int = 1_000,
     **options: object,
-) -> list[Drift]:
+) -> list[FieldDrift]:
     """Where the JSON payloads of a topic differ from a schema, in its last events or a range."""
     register(spark)
     from penstock.spark.drift import schema_drift as found

@@ -10,12 +10,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import BelowLowSequence
 from penstock.spark.cold import BELOW_LOW_HINT, Archive, read_cold
-from penstock.spark.columns import Wanted
+from penstock.spark.columns import ReadColumns
 from penstock.spark.decoding import Decoded
 from penstock.spark.hot import RangeDropped, read_hot, require_same_topic
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import batch_ranges
-from penstock.spark.ranges import Range, cut
+from penstock.spark.ranges import SourceRange, cut
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class RangesInput(InputPartition):
     """What one task reads."""
 
-    def __init__(self, ranges: list[Range]) -> None:
+    def __init__(self, ranges: list[SourceRange]) -> None:
         """Carry the ranges to the task."""
         super().__init__(None)
         self.ranges = tuple(ranges)
@@ -40,7 +40,7 @@ class BatchReader(DataSourceReader):
     ) -> None:
         """Keep what to read; nothing is opened here."""
         self._options = options
-        self._wanted = Wanted(options.topic, columns, options.types)
+        self._wanted = ReadColumns(options.topic, columns, options.types)
         self._decoded = decoded
 
     def partitions(self) -> list[InputPartition]:
@@ -56,14 +56,14 @@ class BatchReader(DataSourceReader):
         return events if self._decoded is None else self._decoded.batches(events)
 
 
-def inputs(ranges: list[Range], options: ReadOptions) -> list[InputPartition]:
+def inputs(ranges: list[SourceRange], options: ReadOptions) -> list[InputPartition]:
     """The ranges as what tasks get."""
     tasks = cut(ranges, options.events_per_task, options.max_connections)
     return [RangesInput(each) for each in tasks]
 
 
 def read_input(
-    archive: Archive, wanted: Wanted, partition: InputPartition
+    archive: Archive, wanted: ReadColumns, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The events of an input partition; Spark makes one of its own when there is nothing."""
     if not isinstance(partition, RangesInput):
@@ -76,7 +76,7 @@ def read_input(
 
 
 def _read_range(
-    connection: Connection, archive: Archive, wanted: Wanted, source: Range
+    connection: Connection, archive: Archive, wanted: ReadColumns, source: SourceRange
 ) -> Iterator[pa.RecordBatch]:
     """A range from where it was planned; what retention has dropped since, from the archive."""
     if source.is_cold:

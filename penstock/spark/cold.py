@@ -15,9 +15,9 @@ from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.errors import EpochMissing, InvalidArgument, LogBehind
 from penstock.records import PartitionRange
-from penstock.spark.columns import COLUMNS, Wanted, arrow_schema
-from penstock.spark.options import COLD, HOT, Address, ReadOptions
-from penstock.spark.ranges import COLD_EVENTS_PER_TASK, Range
+from penstock.spark.columns import COLUMNS, ReadColumns, arrow_schema
+from penstock.spark.options import COLD, HOT, DatabaseAddress, ReadOptions
+from penstock.spark.ranges import COLD_EVENTS_PER_TASK, SourceRange
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -33,7 +33,7 @@ BELOW_LOW_HINT = 'begin at "earliest", or read the archive too: source=auto and 
 class Archive:
     """Where a task may read what the database does not have."""
 
-    address: Address
+    address: DatabaseAddress
     targets: tuple[Target, ...]
     #: Read copies only, also of what the database still has.
     only: bool
@@ -51,7 +51,7 @@ def cold_ranges(
     partition: PartitionRange,
     first: int,
     last: int,
-) -> list[Range]:
+) -> list[SourceRange]:
     """A cold range of a partition in pieces for tasks, along the borders of log epochs.
 
     With source=cold it ends before the first log epoch that none of the targets has yet.
@@ -62,7 +62,7 @@ def cold_ranges(
             f" {partition.low_sequence} on, and the read begins with {first}",
             hint="say where the archive is (targets), or read the rest only (source=hot)",
         )
-    found: list[Range] = []
+    found: list[SourceRange] = []
     position = first
     while position <= last:
         plan = fetch_plan(
@@ -97,15 +97,19 @@ def _require_known(connection: Connection, options: ReadOptions) -> None:
             )
 
 
-def _append(found: list[Range], partition: PartitionRange, first: int, last: int) -> None:
+def _append(found: list[SourceRange], partition: PartitionRange, first: int, last: int) -> None:
     """Add a log epoch to the last range, or begin another one."""
     if found and found[-1].count + last - first + 1 <= COLD_EVENTS_PER_TASK:
         found[-1] = replace(found[-1], last=last)
     else:
-        found.append(Range(partition.partition, partition.partition_id, first, last, is_cold=True))
+        found.append(
+            SourceRange(partition.partition, partition.partition_id, first, last, is_cold=True)
+        )
 
 
-def read_cold(archive: Archive, wanted: Wanted, source: Range) -> Iterator[pa.RecordBatch]:
+def read_cold(
+    archive: Archive, wanted: ReadColumns, source: SourceRange
+) -> Iterator[pa.RecordBatch]:
     """The events of a range, wherever they are by now."""
     reader = LogReader(
         archive.address.found(),
@@ -129,7 +133,7 @@ def read_cold(archive: Archive, wanted: Wanted, source: Range) -> Iterator[pa.Re
         )
 
 
-def _chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+def _chosen(batch: pa.RecordBatch, wanted: ReadColumns) -> pa.RecordBatch:
     """The wanted rows and columns of a batch of the archive."""
     if wanted.types is not None:
         batch = batch.filter(pc.is_in(batch.column("type"), pa.array(wanted.types, pa.string())))

@@ -30,7 +30,7 @@ _SPARK_TYPES = dict(each.strip("`").split("` ") for each in SPARK_SCHEMA.split("
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadColumns:
     """Which columns of a topic's events are read, and which types of event (None: all)."""
 
     topic: str

@@ -55,7 +55,7 @@ Difference = tuple[str, str, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class FieldDrift:
     """A field in which payloads differ from the schema, and the first event that does.
 
     ``field`` is a path like ``customer.name`` or ``items[].price``, and empty where the payload is
@@ -78,7 +78,7 @@ def schema_drift(
     *,
     last: int = 1_000,
     **options: object,
-) -> list[Drift]:
+) -> list[FieldDrift]:
     """What differs in a range of a topic; without a start, in the last events of each partition.
 
     ``options`` are those of a read, with ``decode="avro"`` for an Avro schema.  The records come
@@ -96,7 +96,7 @@ def schema_drift(
     found = sorted(_merged(rows).items(), key=lambda each: (-each[1][0], each[0][:2]))[:_MOST]
     with closing(reading.address.connect()) as connection:
         return [
-            Drift(*key, events, number, lsn_of(connection, topic, number, sequence))
+            FieldDrift(*key, events, number, lsn_of(connection, topic, number, sequence))
             for key, (events, (_, number, sequence)) in found
         ]
 

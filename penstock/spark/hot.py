@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from penstock.archive.hot import read_pages
 from penstock.errors import BelowLowSequence, LogBehind, TopicNotFound
-from penstock.spark.columns import COLUMNS, Wanted, arrow_schema
-from penstock.spark.ranges import Range
+from penstock.spark.columns import COLUMNS, ReadColumns, arrow_schema
+from penstock.spark.ranges import SourceRange
 from penstock.topics.names import partition_ranges
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 class RangeDropped(Exception):
     """Retention has dropped what is left of a range since it was planned."""
 
-    def __init__(self, rest: Range, error: BelowLowSequence) -> None:
+    def __init__(self, rest: SourceRange, error: BelowLowSequence) -> None:
         """What is left, and what the database has said."""
         super().__init__(str(error))
         self.rest = rest
         self.error = error
 
 
-def require_same_topic(connection: Connection, topic: str, ranges: Sequence[Range]) -> None:
+def require_same_topic(connection: Connection, topic: str, ranges: Sequence[SourceRange]) -> None:
     """TopicNotFound when the address is by now that of another topic."""
     present = {each.partition: each.partition_id for each in partition_ranges(connection, topic)}
     if any(present.get(each.partition) != each.partition_id for each in ranges):
@@ -38,7 +38,9 @@ def require_same_topic(connection: Connection, topic: str, ranges: Sequence[Rang
         )
 
 
-def read_hot(connection: Connection, wanted: Wanted, source: Range) -> Iterator[pa.RecordBatch]:
+def read_hot(
+    connection: Connection, wanted: ReadColumns, source: SourceRange
+) -> Iterator[pa.RecordBatch]:
     """The events of a range, in order.  RangeDropped when they are no longer there."""
     position = source.first
     pages = read_pages(
@@ -60,7 +62,7 @@ def read_hot(connection: Connection, wanted: Wanted, source: Range) -> Iterator[
         )
 
 
-def _with_range(batch: pa.RecordBatch, wanted: Wanted, source: Range) -> pa.RecordBatch:
+def _with_range(batch: pa.RecordBatch, wanted: ReadColumns, source: SourceRange) -> pa.RecordBatch:
     """The columns in the order that is wanted, with those that are the same for the range."""
     same = {"topic": wanted.topic, "partition": source.partition, "log_epoch": None}
     columns: list[pa.Array[Any]] = [

@@ -61,7 +61,7 @@ _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class DatabaseAddress:
     """Where the database is: a URL, or the environment variable of the worker that holds it."""
 
     url: str | None = field(default=None, repr=False)
@@ -95,7 +95,7 @@ class Address:
 class WriteOptions:
     """Where to write, and what a repeated write is known by."""
 
-    address: Address
+    address: DatabaseAddress
     topic: str | None
     topic_column: str | None
     write_id: str | None
@@ -104,7 +104,7 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReadBound:
     """Where a read begins or ends: a name, a bookmark, a position for each partition, or a time."""
 
     name: str = ""
@@ -114,7 +114,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReadPace:
     """How much a stream reads at once."""
 
     max_events: int | None
@@ -138,15 +138,15 @@ class Decode:
 class ReadOptions:
     """What to read, and how it is shared out among tasks."""
 
-    address: Address
+    address: DatabaseAddress
     topic: str
     partitions: frozenset[int] | None
     types: tuple[str, ...] | None
-    starting: Place
-    ending: Place
+    starting: ReadBound
+    ending: ReadBound
     events_per_task: int
     max_connections: int | None
-    pace: Pace
+    pace: ReadPace
     fail_on_history_change: bool
     subscription: str | None
     source: str
@@ -205,7 +205,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool = False) -> Write
     )
 
 
-def address(given: Mapping[str, str]) -> Address:
+def address(given: Mapping[str, str]) -> DatabaseAddress:
     """The options url and urlVariable; without them, the worker's own environment decides."""
     url, variable = given.get("url"), given.get("urlVariable")
     if url is not None and variable is not None:
@@ -218,7 +218,7 @@ def address(given: Mapping[str, str]) -> Address:
             "urlVariable is not the name of an environment variable",
             hint="give a name, for example PENSTOCK_DATABASE_URL; the URL itself goes to url",
         )
-    return Address(url, variable)
+    return DatabaseAddress(url, variable)
 
 
 def topic(given: Mapping[str, str]) -> str:
@@ -292,23 +292,23 @@ def _types(text: str | None) -> tuple[str, ...] | None:
     return parts
 
 
-def _place(given: Mapping[str, str], side: str, default: str) -> Place:
+def _place(given: Mapping[str, str], side: str, default: str) -> ReadBound:
     offsets, time = given.get(f"{side}Offsets"), given.get(f"{side}Timestamp")
     if offsets is not None and time is not None:
         raise InvalidArgument(
             f"{side}Offsets and {side}Timestamp are both given", hint="give one of them"
         )
     if time is not None:
-        return Place(time=_time(time, f"{side}Timestamp"))
+        return ReadBound(time=_time(time, f"{side}Timestamp"))
     text = default if offsets is None else offsets.strip()
     if text in (EARLIEST, LATEST):
-        return Place(name=text)
+        return ReadBound(name=text)
     if text.startswith(_BOOKMARK):
-        return Place(bookmark=text.removeprefix(_BOOKMARK))
-    return Place(positions=_positions(text, f"{side}Offsets"))
+        return ReadBound(bookmark=text.removeprefix(_BOOKMARK))
+    return ReadBound(positions=_positions(text, f"{side}Offsets"))
 
 
-def _require_order(starting: Place, ending: Place) -> None:
+def _require_order(starting: ReadBound, ending: ReadBound) -> None:
     """What other places stand for is known to the database only; see ``batch_ranges``."""
     if starting.time and ending.time and starting.time > ending.time:
         raise InvalidArgument(
@@ -352,8 +352,8 @@ def _time(text: str, option: str) -> datetime:
     raise InvalidArgument(f"{option} is {text[:80]!r}", hint=_TIME_HINT)
 
 
-def _pace(given: Mapping[str, str]) -> Pace:
-    pace = Pace(
+def _pace(given: Mapping[str, str]) -> ReadPace:
+    pace = ReadPace(
         _number(given, "maxEventsPerTrigger", None, _MOST_EVENTS),
         _number(given, "minEventsPerTrigger", None, _MOST_EVENTS),
         _seconds(given.get("maxTriggerDelay", "15m")),

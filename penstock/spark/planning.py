@@ -16,8 +16,8 @@ from penstock.errors import (
 from penstock.log.bookmarks import bookmark_positions
 from penstock.records import PartitionRange
 from penstock.spark.cold import BELOW_LOW_HINT, cold_ranges
-from penstock.spark.options import COLD, EARLIEST, HOT, LATEST, Place, ReadOptions
-from penstock.spark.ranges import Range
+from penstock.spark.options import COLD, EARLIEST, HOT, LATEST, ReadBound, ReadOptions
+from penstock.spark.ranges import SourceRange
 from penstock.topics.names import partition_ranges
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def chosen_partitions(connection: Connection, options: ReadOptions) -> list[Part
     return [each for each in present if each.partition in options.partitions]
 
 
-def batch_ranges(connection: Connection, options: ReadOptions) -> list[Range]:
+def batch_ranges(connection: Connection, options: ReadOptions) -> list[SourceRange]:
     """The ranges of a batch read; the end is fixed here."""
     present = chosen_partitions(connection, options)
     after = start_positions(connection, options, present)
@@ -66,7 +66,7 @@ def start_positions(
 def positions(
     connection: Connection,
     options: ReadOptions,
-    place: Place,
+    place: ReadBound,
     present: Iterable[PartitionRange],
     *,
     unnamed: int | None,
@@ -100,12 +100,12 @@ def ranges_between(
     present: Iterable[PartitionRange],
     after: Mapping[int, int],
     until: Mapping[int, int],
-) -> list[Range]:
+) -> list[SourceRange]:
     """The events of each partition after one position up to and with another.
 
     What the database no longer has is in cold ranges, along the borders of log epochs.
     """
-    found: list[Range] = []
+    found: list[SourceRange] = []
     for each in present:
         first = after.get(each.partition, 0) + 1
         last = until.get(each.partition, 0)
@@ -113,7 +113,7 @@ def ranges_between(
         if first < min(hot_from, last + 1):
             found += cold_ranges(connection, options, each, first, min(hot_from - 1, last))
         if hot_from <= last:
-            found.append(Range(each.partition, each.partition_id, hot_from, last))
+            found.append(SourceRange(each.partition, each.partition_id, hot_from, last))
     return found
 
 

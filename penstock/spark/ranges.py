@@ -12,7 +12,7 @@ COLD_EVENTS_PER_TASK = 500_000
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class SourceRange:
     """The events ``first`` to ``last`` of one partition, both included.
 
     The partition's id goes with it: the topic's address may become another topic's.  A cold range
@@ -31,7 +31,9 @@ class Range:
         return self.last - self.first + 1
 
 
-def cut(ranges: Iterable[Range], events_per_task: int, most: int | None) -> list[list[Range]]:
+def cut(
+    ranges: Iterable[SourceRange], events_per_task: int, most: int | None
+) -> list[list[SourceRange]]:
     """The ranges as tasks of at most ``events_per_task`` events each; cold ones are not cut.
 
     Small ranges share a task: a micro-batch of a few events of many partitions is one task.  With
@@ -46,9 +48,9 @@ def cut(ranges: Iterable[Range], events_per_task: int, most: int | None) -> list
     return tasks if most is None or len(tasks) <= most else _packed(pieces, most)
 
 
-def _joined(pieces: list[Range], size: int) -> list[list[Range]]:
+def _joined(pieces: list[SourceRange], size: int) -> list[list[SourceRange]]:
     """Pieces that follow each other, in tasks of at most so many events; cold ones in larger."""
-    tasks: list[list[Range]] = []
+    tasks: list[list[SourceRange]] = []
     taken = 0
     for piece in pieces:
         taken += piece.count
@@ -60,14 +62,14 @@ def _joined(pieces: list[Range], size: int) -> list[list[Range]]:
     return tasks
 
 
-def _pieces(source: Range, size: int) -> Iterable[Range]:
+def _pieces(source: SourceRange, size: int) -> Iterable[SourceRange]:
     """Pieces of nearly the same size: a last one of three events would cost a task too."""
     if source.is_cold:
         yield source
         return
     count = -(-source.count // size)
     for number in range(count):
-        yield Range(
+        yield SourceRange(
             source.partition,
             source.partition_id,
             source.first + source.count * number // count,
@@ -75,9 +77,9 @@ def _pieces(source: Range, size: int) -> Iterable[Range]:
         )
 
 
-def _packed(pieces: list[Range], most: int) -> list[list[Range]]:
+def _packed(pieces: list[SourceRange], most: int) -> list[list[SourceRange]]:
     """The largest first, each to the task that has least, so that the tasks end together."""
-    tasks: list[list[Range]] = [[] for _ in range(most)]
+    tasks: list[list[SourceRange]] = [[] for _ in range(most)]
     sizes = [0] * most
     for piece in sorted(pieces, key=lambda each: -each.count):
         place = sizes.index(min(sizes))

@@ -12,12 +12,12 @@ from pyspark.sql import types as t
 from penstock.errors import InvalidArgument
 from penstock.spark.batch import RangesInput, read_input
 from penstock.spark.cold import Archive
-from penstock.spark.columns import Wanted
+from penstock.spark.columns import ReadColumns
 from penstock.spark.json_values import MISFIT, parse
 from penstock.spark.options import Decode, ReadOptions
 from penstock.spark.payloads import given_schema
 from penstock.spark.planning import batch_ranges
-from penstock.spark.ranges import Range, shared
+from penstock.spark.ranges import SourceRange, shared
 from penstock.spark.schemas import checked
 
 _MOST_FIELDS = 1_000
@@ -68,14 +68,14 @@ def _payloads(options: ReadOptions, most: int) -> Iterator[bytes]:
         ranges = batch_ranges(connection, options)
     events = read_input(
         Archive.of(options),
-        Wanted(options.topic, ("payload",), options.types),
+        ReadColumns(options.topic, ("payload",), options.types),
         RangesInput(_first(ranges, most)),
     )
     for batch in events:
         yield from (payload or b"" for payload in batch.column("payload").to_pylist())
 
 
-def _first(ranges: list[Range], most: int) -> list[Range]:
+def _first(ranges: list[SourceRange], most: int) -> list[SourceRange]:
     counts: dict[int, int] = {}
     for each in ranges:
         counts[each.partition] = counts.get(each.partition, 0) + each.count

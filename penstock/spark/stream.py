@@ -24,7 +24,7 @@ from penstock.log.restores import Seen, tell
 from penstock.records import PartitionRange
 from penstock.spark.batch import inputs, read_input
 from penstock.spark.cold import Archive
-from penstock.spark.columns import Wanted
+from penstock.spark.columns import ReadColumns
 from penstock.spark.decoding import Decoded
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import chosen_partitions, ranges_between, start_positions
@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         """Keep what to read; nothing is opened here."""
         self._options = options
-        self._wanted = Wanted(options.topic, columns, options.types)
+        self._wanted = ReadColumns(options.topic, columns, options.types)
         self._decoded = decoded
         self._clock = clock
         self._last_read = clock()

@@ -23,7 +23,7 @@ _NO_NUMBER = Range(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PolicySetting:
     """The values that a setting may have: a number in a range, or one of some words."""
 
     preset: float | str
@@ -52,25 +52,25 @@ class Setting:
 
 
 #: Every setting by the kind of its policy; the database has the same in policy_settings.
-SETTINGS: dict[str, dict[str, Setting]] = {
+SETTINGS: dict[str, dict[str, PolicySetting]] = {
     "heartbeat": {
-        "heartbeat_seconds": Setting(3, Range(0.001, 28_800)),
-        "lease_seconds": Setting(10, Range(0.003, 86_399)),
-        "release_seconds": Setting(10, Range(0.001, 86_399)),
-        "target_qps": Setting(10, Range(0.1, 10_000)),
+        "heartbeat_seconds": PolicySetting(3, Range(0.001, 28_800)),
+        "lease_seconds": PolicySetting(10, Range(0.003, 86_399)),
+        "release_seconds": PolicySetting(10, Range(0.001, 86_399)),
+        "target_qps": PolicySetting(10, Range(0.1, 10_000)),
     },
     "keep": {
-        "max_lag_seconds": Setting(0, Range(0, 3_153_600_000)),
-        "dead_letter_seconds": Setting(0, Range(0, 3_153_600_000)),
+        "max_lag_seconds": PolicySetting(0, Range(0, 3_153_600_000)),
+        "dead_letter_seconds": PolicySetting(0, Range(0, 3_153_600_000)),
     },
-    "lease": {"max_consumers": Setting(1024, Range(1, 100_000, is_whole=True))},
-    "metrics": {"refresh_seconds": Setting(1, Range(0.1, 3_600))},
+    "lease": {"max_consumers": PolicySetting(1024, Range(1, 100_000, is_whole=True))},
+    "metrics": {"refresh_seconds": PolicySetting(1, Range(0.1, 3_600))},
     "retry": {
-        "max_attempts": Setting(10, Range(1, 1_000, is_whole=True)),
-        "first_backoff_seconds": Setting(0.1, Range(0, 86_400)),
-        "longest_backoff_seconds": Setting(60, Range(0, 86_400)),
-        "jitter": Setting(0.5, Range(0, 1)),
-        "exhausted": Setting("dead_letter", words=("dead_letter", "park_key")),
+        "max_attempts": PolicySetting(10, Range(1, 1_000, is_whole=True)),
+        "first_backoff_seconds": PolicySetting(0.1, Range(0, 86_400)),
+        "longest_backoff_seconds": PolicySetting(60, Range(0, 86_400)),
+        "jitter": PolicySetting(0.5, Range(0, 1)),
+        "exhausted": PolicySetting("dead_letter", words=("dead_letter", "park_key")),
     },
 }
 #: Settings that depend on each other: both are set or none.  The number says how many times the
@@ -230,7 +230,7 @@ def subscription_policy(connection: Any, subscription: str) -> SubscriptionPolic
     return SubscriptionPolicy(*rows[0])
 
 
-def _known(kind: str) -> dict[str, Setting]:
+def _known(kind: str) -> dict[str, PolicySetting]:
     if kind not in SETTINGS:
         raise InvalidArgument(
             f"there is no policy {kind!r}", hint=f"the policies are {', '.join(SETTINGS)}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.database.dialect import Row
 from penstock.errors import DatabaseUnavailable, InvalidArgument, UsageError
 from penstock.testing.statements import NotInMemory, answered, text_of
-from penstock.testing.store import Store, Transaction, outlived_lease
+from penstock.testing.store import MemoryStore, MemoryTransaction, outlived_lease
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,13 +31,13 @@ class MemoryConnection:
     """
 
     def __init__(
-        self, store: Store, key: str, *, autocommit: bool, committed: Callable[[], None]
+        self, store: MemoryStore, key: str, *, autocommit: bool, committed: Callable[[], None]
     ) -> None:
         self.key = key
         self.autocommit = autocommit
         self._store = store
         self._committed = committed
-        self._transaction: Transaction | None = None
+        self._transaction: MemoryTransaction | None = None
         self._in_block = False
         self._closed = False
 
@@ -136,7 +136,7 @@ class MemoryConnection:
         self._end(commits=True)
 
     @contextmanager
-    def _statement(self) -> Iterator[Transaction]:
+    def _statement(self) -> Iterator[MemoryTransaction]:
         """Run a statement whole or not at all, one at a time over all connections."""
         alone = self._transaction is None and self.autocommit
         with self._store.turn:
@@ -153,11 +153,11 @@ class MemoryConnection:
         if alone:
             self._end(commits=True)
 
-    def _begin(self) -> Transaction:
+    def _begin(self) -> MemoryTransaction:
         self._store.end_outlived()
         if self.closed:
             raise self._ended()
-        self._transaction = self._transaction or Transaction(self._store)
+        self._transaction = self._transaction or MemoryTransaction(self._store)
         return self._transaction
 
     def _end(self, *, commits: bool) -> None:
@@ -190,7 +190,7 @@ class MemoryConnection:
             )
 
 
-def _savepoint(transaction: Transaction, found: re.Match[str]) -> None:
+def _savepoint(transaction: MemoryTransaction, found: re.Match[str]) -> None:
     sets, rolls_back, _, name = found.groups()
     if sets:
         transaction.savepoints.append((name, transaction.mark()))

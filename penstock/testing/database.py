@@ -12,7 +12,7 @@ from penstock import log
 from penstock.errors import DatabaseUnavailable
 from penstock.testing.clock import VirtualClock
 from penstock.testing.connection import MemoryConnection
-from penstock.testing.store import Store
+from penstock.testing.store import MemoryStore
 
 _numbers = itertools.count(1)
 _databases: weakref.WeakValueDictionary[str, MemoryDatabase] = weakref.WeakValueDictionary()
@@ -40,7 +40,7 @@ class MemoryDatabase:
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock or VirtualClock()
         self.url = f"testing://{next(_numbers)}"
-        self._store = Store(self.clock)
+        self._store = MemoryStore(self.clock)
         self._inline: tuple[RunsUntilIdle, ...] = ()
         _databases[self.url] = self
 

@@ -10,7 +10,7 @@ from penstock.database.dialect import Row
 from penstock.errors import BackwardCommit, InvalidArgument, NotRedriven, TooManyParked
 from penstock.testing import stream
 from penstock.testing.statements import one, refused, statement
-from penstock.testing.store import Transaction
+from penstock.testing.store import MemoryTransaction
 from penstock.testing.tables import (
     HISTORY,
     EventRow,
@@ -64,7 +64,7 @@ class LetterRow:
 
 @statement
 def suspects(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     consumer: str,
@@ -90,7 +90,7 @@ def suspects(
 
 @statement
 def begin_attempt(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     consumer: str,
@@ -117,7 +117,7 @@ def begin_attempt(
 
 @statement
 def give_up(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     consumer: str,
@@ -138,7 +138,9 @@ def give_up(
 
 
 @statement
-def parked_keys(tx: Transaction, subscription: str, partition_ids: Sequence[int]) -> list[Row]:
+def parked_keys(
+    tx: MemoryTransaction, subscription: str, partition_ids: Sequence[int]
+) -> list[Row]:
     """The keys that are parked."""
     return sorted({
         each.group
@@ -149,7 +151,7 @@ def parked_keys(tx: Transaction, subscription: str, partition_ids: Sequence[int]
 
 @statement
 def commit_parking(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     consumer: str,
@@ -174,7 +176,7 @@ def commit_parking(
 
 @statement
 def poll_redriven(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     consumer: str,
@@ -212,7 +214,7 @@ def poll_redriven(
 
 @statement
 def finish_redriven(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     consumer: str,
@@ -241,7 +243,7 @@ def finish_redriven(
 
 @statement
 def fail_redriven(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     consumer: str,
@@ -259,7 +261,7 @@ def fail_redriven(
     return one(None)
 
 
-def redriven(tx: Transaction, subscription: str, letter_ids: Sequence[int] | None) -> int:
+def redriven(tx: MemoryTransaction, subscription: str, letter_ids: Sequence[int] | None) -> int:
     """Make dead letters of a stream deliverable again; for a parked key, all of its letters."""
     find_subscription(tx, subscription)
     letters = _letters(tx, subscription)
@@ -276,7 +278,9 @@ def redriven(tx: Transaction, subscription: str, letter_ids: Sequence[int] | Non
 
 
 @statement
-def drop_dead_letters(tx: Transaction, subscription: str, letter_ids: Sequence[int]) -> list[Row]:
+def drop_dead_letters(
+    tx: MemoryTransaction, subscription: str, letter_ids: Sequence[int]
+) -> list[Row]:
     """Removes dead letters."""
     gone = [each for each in _letters(tx, subscription) if each.letter_id in letter_ids]
     for each in gone:
@@ -286,7 +290,7 @@ def drop_dead_letters(tx: Transaction, subscription: str, letter_ids: Sequence[i
 
 @statement
 def dead_letters_of(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     max_rows: int,
@@ -314,7 +318,7 @@ def dead_letters_of(
 
 
 @statement
-def dead_letter_of(tx: Transaction, subscription: str, letter_id: int) -> list[Row]:
+def dead_letter_of(tx: MemoryTransaction, subscription: str, letter_id: int) -> list[Row]:
     """One dead letter with all its fields."""
     if tx.get("subscriptions", subscription) is None:
         return []
@@ -330,7 +334,7 @@ def dead_letter_of(tx: Transaction, subscription: str, letter_id: int) -> list[R
     ]
 
 
-def redriven_in(tx: Transaction) -> dict[Place, int]:
+def redriven_in(tx: MemoryTransaction) -> dict[Place, int]:
     """How many redriven letters wait for the holder of each partition."""
     counts: dict[Place, int] = {}
     for each in tx.rows("dead_letters").values():
@@ -340,7 +344,7 @@ def redriven_in(tx: Transaction) -> dict[Place, int]:
 
 
 def _present(
-    tx: Transaction,
+    tx: MemoryTransaction,
     subscription: str,
     consumer: str,
     partition_ids: Sequence[int],
@@ -357,21 +361,21 @@ def _present(
     ]
 
 
-def _letters(tx: Transaction, subscription: str) -> list[LetterRow]:
+def _letters(tx: MemoryTransaction, subscription: str) -> list[LetterRow]:
     """The letters of a subscription, the oldest first."""
     owner_id = find_subscription(tx, subscription).subscription_id
     found = [each for each in tx.rows("dead_letters").values() if each.place[0] == owner_id]
     return sorted(found, key=lambda each: each.letter_id)
 
 
-def _redriven(tx: Transaction, subscription: str, places: Iterable[Place]) -> list[LetterRow]:
+def _redriven(tx: MemoryTransaction, subscription: str, places: Iterable[Place]) -> list[LetterRow]:
     found = [
         each for each in _letters(tx, subscription) if each.redriven_at and each.place in places
     ]
     return sorted(found, key=lambda each: (each.place, each.sequence))
 
 
-def _heads(tx: Transaction, subscription: str, places: Iterable[Place]) -> list[LetterRow]:
+def _heads(tx: MemoryTransaction, subscription: str, places: Iterable[Place]) -> list[LetterRow]:
     """The redriven letters that may be handed out: of a parked key only the first."""
     firsts: dict[tuple[int, str | None], int] = {}
     for each in _letters(tx, subscription):
@@ -385,7 +389,7 @@ def _heads(tx: Transaction, subscription: str, places: Iterable[Place]) -> list[
 
 
 def _store(
-    tx: Transaction,
+    tx: MemoryTransaction,
     place: Place,
     sequences: Sequence[int],
     reason: str,
@@ -422,7 +426,7 @@ def _store(
     return stored
 
 
-def _give_back(tx: Transaction, subscription: str, letter: LetterRow, reason: str) -> None:
+def _give_back(tx: MemoryTransaction, subscription: str, letter: LetterRow, reason: str) -> None:
     """Makes letters dead again.  For a parked letter, its whole key waits again."""
     dead = replace(
         letter, redriven_at=None, died_at=tx.store.clock.now(), reason=reason or letter.reason
@@ -434,12 +438,12 @@ def _give_back(tx: Transaction, subscription: str, letter: LetterRow, reason: st
                 put_letter(tx, replace(each, redriven_at=None))
 
 
-def _again(tx: Transaction, letter: LetterRow) -> LetterRow:
+def _again(tx: MemoryTransaction, letter: LetterRow) -> LetterRow:
     now = tx.store.clock.now()
     return replace(letter, redriven_at=now, attempts_before=letter.attempts)
 
 
-def put_letter(tx: Transaction, letter: LetterRow) -> None:
+def put_letter(tx: MemoryTransaction, letter: LetterRow) -> None:
     """Write a letter."""
     tx.put("dead_letters", (letter.place[0], letter.letter_id), letter)
 

@@ -12,7 +12,7 @@ from penstock.errors import DuplicateSession, InvalidArgument, UnknownConsumer
 from penstock.leases import shares as fair_share
 from penstock.testing.dead_letters import redriven_in
 from penstock.testing.statements import one, refused, statement
-from penstock.testing.store import Transaction
+from penstock.testing.store import MemoryTransaction
 from penstock.testing.tables import (
     HISTORY,
     ConsumerRow,
@@ -48,7 +48,7 @@ class LeaseChange:
 
 @statement
 def join(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     consumer: str,
@@ -93,7 +93,9 @@ def join(
 
 
 @statement
-def heartbeat(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID) -> list[Row]:
+def heartbeat(
+    tx: MemoryTransaction, subscription: str, consumer: str, session: uuid.UUID
+) -> list[Row]:
     """Keeps a consumer a member."""
     _extend(tx, find_subscription(tx, subscription), consumer, session)
     return one(None)
@@ -101,7 +103,7 @@ def heartbeat(tx: Transaction, subscription: str, consumer: str, session: uuid.U
 
 @statement
 def heartbeats(
-    tx: Transaction,
+    tx: MemoryTransaction,
     subscriptions: Sequence[str],
     consumers: Sequence[str],
     sessions: Sequence[uuid.UUID],
@@ -113,7 +115,7 @@ def heartbeats(
 
 @statement
 def heartbeats_alone(
-    tx: Transaction,
+    tx: MemoryTransaction,
     subscriptions: Sequence[str],
     consumers: Sequence[str],
     sessions: Sequence[uuid.UUID],
@@ -124,7 +126,7 @@ def heartbeats_alone(
 
 @statement
 def check_in(
-    tx: Transaction, subscription: str, consumer: str, session: uuid.UUID, fresh: bool
+    tx: MemoryTransaction, subscription: str, consumer: str, session: uuid.UUID, fresh: bool
 ) -> list[Row]:
     """Keeps a consumer a member, and gives and takes leases.  It always looks for new events."""
     tx.lock(("subscription", subscription))
@@ -141,7 +143,7 @@ def check_in(
 
 
 @statement
-def held_leases(tx: Transaction, subscription: str, consumer: str) -> list[Row]:
+def held_leases(tx: MemoryTransaction, subscription: str, consumer: str) -> list[Row]:
     """The leases that a consumer holds."""
     owner, topics = find_subscription(tx, subscription), topics_by_id(tx)
     return [
@@ -156,7 +158,7 @@ def held_leases(tx: Transaction, subscription: str, consumer: str) -> list[Row]:
 
 @statement
 def release(
-    tx: Transaction,
+    tx: MemoryTransaction,
     subscription: str,
     consumer: str,
     partition_ids: Sequence[int],
@@ -174,7 +176,7 @@ def release(
 
 
 @statement
-def leave(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID) -> list[Row]:
+def leave(tx: MemoryTransaction, subscription: str, consumer: str, session: uuid.UUID) -> list[Row]:
     """Ends a membership.  A later check-in frees the leases that a transaction still locks."""
     owner = find_subscription(tx, subscription)
     place = owner.subscription_id, consumer
@@ -192,7 +194,7 @@ def leave(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID)
 
 @statement
 def report_error(
-    tx: Transaction, subscription: str, consumer: str, session: uuid.UUID, error: str
+    tx: MemoryTransaction, subscription: str, consumer: str, session: uuid.UUID, error: str
 ) -> list[Row]:
     """Does nothing: here nothing reads the last error of a consumer."""
     owner = find_subscription(tx, subscription)
@@ -203,7 +205,7 @@ def report_error(
 
 
 @statement
-def sweep(tx: Transaction, max_rows: int) -> list[Row]:
+def sweep(tx: MemoryTransaction, max_rows: int) -> list[Row]:
     """Collects consumers whose lease time is over, where no consumer checks in any more."""
     expired = locked = 0
     for owner in list(tx.rows("subscriptions").values())[:max_rows]:
@@ -214,12 +216,12 @@ def sweep(tx: Transaction, max_rows: int) -> list[Row]:
 
 
 @statement
-def sweep_staged(tx: Transaction, max_age_seconds: float, max_rows: int) -> list[Row]:
+def sweep_staged(tx: MemoryTransaction, max_age_seconds: float, max_rows: int) -> list[Row]:
     """Does nothing: here nobody stages events."""
     return one(0)
 
 
-def consumers_of(tx: Transaction, owner: SubscriptionRow) -> dict[str, ConsumerRow]:
+def consumers_of(tx: MemoryTransaction, owner: SubscriptionRow) -> dict[str, ConsumerRow]:
     """The members of a subscription, including dead ones that are not collected yet."""
     return {
         each.name: each
@@ -228,7 +230,9 @@ def consumers_of(tx: Transaction, owner: SubscriptionRow) -> dict[str, ConsumerR
     }
 
 
-def _extend(tx: Transaction, owner: SubscriptionRow, consumer: str, session: uuid.UUID) -> None:
+def _extend(
+    tx: MemoryTransaction, owner: SubscriptionRow, consumer: str, session: uuid.UUID
+) -> None:
     place = owner.subscription_id, consumer
     tx.lock(("consumer", place))
     present: ConsumerRow | None = tx.get("consumers", place)
@@ -238,7 +242,7 @@ def _extend(tx: Transaction, owner: SubscriptionRow, consumer: str, session: uui
     tx.put("consumers", place, replace(present, deadline=deadline))
 
 
-def _beat(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID) -> str:
+def _beat(tx: MemoryTransaction, subscription: str, consumer: str, session: uuid.UUID) -> str:
     """Whether it is still a member, is gone, or a transaction has locked its row."""
     owner: SubscriptionRow | None = tx.get("subscriptions", subscription)
     member = consumers_of(tx, owner).get(consumer) if owner else None
@@ -250,7 +254,7 @@ def _beat(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID)
     return "member"
 
 
-def _collect_dead(tx: Transaction, owner: SubscriptionRow) -> tuple[int, int]:
+def _collect_dead(tx: MemoryTransaction, owner: SubscriptionRow) -> tuple[int, int]:
     """Returns the consumers that were removed, and the leases that stay because they are locked."""
     now = tx.store.clock.now()
     expired = locked = 0
@@ -270,7 +274,7 @@ def _collect_dead(tx: Transaction, owner: SubscriptionRow) -> tuple[int, int]:
     return expired, locked
 
 
-def _give_up(tx: Transaction, owner: SubscriptionRow, consumer: str, change: str) -> int:
+def _give_up(tx: MemoryTransaction, owner: SubscriptionRow, consumer: str, change: str) -> int:
     """Frees the leases of a consumer.  Returns how many of them a transaction has locked."""
     blocked = 0
     for lease in leases_of(tx, owner.subscription_id):
@@ -282,19 +286,19 @@ def _give_up(tx: Transaction, owner: SubscriptionRow, consumer: str, change: str
     return blocked
 
 
-def _free(tx: Transaction, lease: LeaseRow, change: str) -> None:
+def _free(tx: MemoryTransaction, lease: LeaseRow, change: str) -> None:
     _note(tx, lease, change)
     put_lease(
         tx, replace(lease, state="AVAILABLE", holder=None, acquired_at=None, release_deadline=None)
     )
 
 
-def _note(tx: Transaction, lease: LeaseRow, change: str) -> None:
+def _note(tx: MemoryTransaction, lease: LeaseRow, change: str) -> None:
     row = LeaseChange(lease.place, lease.lease_epoch, lease.holder or "", change)
     tx.put("lease_history", tx.store.next("lease_history"), row)
 
 
-def _share_out(tx: Transaction, owner: SubscriptionRow, consumer: str) -> None:
+def _share_out(tx: MemoryTransaction, owner: SubscriptionRow, consumer: str) -> None:
     """Shares the partitions out.  Topics that the same consumers take are shared out together."""
     members = consumers_of(tx, owner)
     leases = leases_of(tx, owner.subscription_id)
@@ -310,7 +314,7 @@ def _share_out(tx: Transaction, owner: SubscriptionRow, consumer: str) -> None:
 
 
 def _share_group(
-    tx: Transaction,
+    tx: MemoryTransaction,
     owner: SubscriptionRow,
     consumer: str,
     weights: dict[str, float],
@@ -346,7 +350,7 @@ def _is_warm(lease: LeaseRow, now: datetime) -> bool:
     return max(lease.acquired_at, lease.moved_at or lease.acquired_at) > now - STAYS_ACTIVE
 
 
-def _ask_back(tx: Transaction, owner: SubscriptionRow, seen: LeaseRow, now: datetime) -> None:
+def _ask_back(tx: MemoryTransaction, owner: SubscriptionRow, seen: LeaseRow, now: datetime) -> None:
     lease = lock_lease(tx, seen.place, wait=False)
     if lease is not None and lease.state == "ACTIVE" and lease.holder == seen.holder:
         until = now + timedelta(seconds=owner.settings["release_seconds"])
@@ -354,7 +358,7 @@ def _ask_back(tx: Transaction, owner: SubscriptionRow, seen: LeaseRow, now: date
         put_lease(tx, replace(lease, state="RELEASING", release_deadline=until))
 
 
-def _acquire(tx: Transaction, seen: LeaseRow, consumer: str, now: datetime) -> None:
+def _acquire(tx: MemoryTransaction, seen: LeaseRow, consumer: str, now: datetime) -> None:
     lease = lock_lease(tx, seen.place, wait=False)
     if lease is not None and lease.state == "AVAILABLE":
         taken = replace(

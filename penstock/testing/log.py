@@ -9,7 +9,7 @@ from typing import Any
 from penstock.database.dialect import Row
 from penstock.errors import InvalidArgument
 from penstock.testing.statements import one, refused, statement
-from penstock.testing.store import Transaction
+from penstock.testing.store import MemoryTransaction
 from penstock.testing.tables import (
     HISTORY,
     MAX_SEQUENCE,
@@ -27,7 +27,7 @@ _MOST_FETCHED = 100_000
 
 
 @statement
-def sequence(tx: Transaction, max_events: int) -> list[Row]:
+def sequence(tx: MemoryTransaction, max_events: int) -> list[Row]:
     """One pass over the committed, due events, in the order of publishing; delayed ones by time."""
     if max_events not in range(1, _MOST_PASSED + 1):
         raise refused(InvalidArgument, f"a pass of {max_events} events")
@@ -51,19 +51,19 @@ def sequence(tx: Transaction, max_events: int) -> list[Row]:
 
 
 @statement
-def sequence_and_announce(tx: Transaction, max_events: int) -> list[Row]:
+def sequence_and_announce(tx: MemoryTransaction, max_events: int) -> list[Row]:
     """The same as sequence: consumers look often, which is cheap here, and need no notice."""
     return sequence(tx, max_events)
 
 
 @statement
-def ensure_slices(tx: Transaction) -> list[Row]:
+def ensure_slices(tx: MemoryTransaction) -> list[Row]:
     """Does nothing: there is always room."""
     return one(0)
 
 
 @statement
-def log_status(tx: Transaction) -> list[Row]:
+def log_status(tx: MemoryTransaction) -> list[Row]:
     """The state of the log in one row."""
     now = tx.store.clock.now()
     waiting = [event.created_at for _, event in _committed(tx) if event.due_at is None]
@@ -84,7 +84,7 @@ def log_status(tx: Transaction) -> list[Row]:
 
 
 @statement
-def sequence_gaps(tx: Transaction, topic: str, known: list[int] | None) -> list[Row]:
+def sequence_gaps(tx: MemoryTransaction, topic: str, known: list[int] | None) -> list[Row]:
     """Gaps in the log, from the known sequences on."""
 
     def lowest(partition_id: int) -> int:
@@ -100,7 +100,7 @@ def sequence_gaps(tx: Transaction, topic: str, known: list[int] | None) -> list[
 
 @statement
 def fetch(
-    tx: Transaction, topic: str, partition: int, from_sequence: int, max_events: int
+    tx: MemoryTransaction, topic: str, partition: int, from_sequence: int, max_events: int
 ) -> list[Row]:
     """Events of one partition from a sequence on, in order."""
     source = find_partition(tx, topic, partition)
@@ -112,7 +112,7 @@ def fetch(
 
 
 @statement
-def high_watermarks(tx: Transaction, topic: str) -> list[Row]:
+def high_watermarks(tx: MemoryTransaction, topic: str) -> list[Row]:
     """The readable range of every partition of a topic.  Nothing is ever dropped here."""
     return [
         (number_of(each), 1, high_watermark(tx, each), HISTORY, each)
@@ -120,7 +120,7 @@ def high_watermarks(tx: Transaction, topic: str) -> list[Row]:
     ]
 
 
-def read(tx: Transaction, partition_id: int, first: int, most: int) -> Iterator[Row]:
+def read(tx: MemoryTransaction, partition_id: int, first: int, most: int) -> Iterator[Row]:
     """Events in the columns of the log."""
     last = min(high_watermark(tx, partition_id), first + most - 1)
     for number in range(first, last + 1):
@@ -131,19 +131,19 @@ def read(tx: Transaction, partition_id: int, first: int, most: int) -> Iterator[
         )  # fmt: skip
 
 
-def sequenced_at(tx: Transaction, partition_id: int, number: int) -> datetime | None:
+def sequenced_at(tx: MemoryTransaction, partition_id: int, number: int) -> datetime | None:
     """When an event got its sequence, or None when no event has that sequence."""
     found: tuple[EventRow, datetime] | None = tx.get("log", (partition_id, number))
     return None if found is None else found[1]
 
 
-def _committed(tx: Transaction) -> list[tuple[int, EventRow]]:
+def _committed(tx: MemoryTransaction) -> list[tuple[int, EventRow]]:
     """The committed events that wait: none that this transaction has published or sequenced."""
     waiting: Any = tx.store.tables["unsequenced"].items()
     return [each for each in waiting if tx.get("unsequenced", each[0]) is not None]
 
 
-def _append(tx: Transaction, event: EventRow, now: datetime) -> None:
+def _append(tx: MemoryTransaction, event: EventRow, now: datetime) -> None:
     number = high_watermark(tx, event.partition_id) + 1
     tx.put("log", (event.partition_id, number), (event, now))
     tx.put("watermarks", event.partition_id, number)

@@ -14,7 +14,7 @@ from penstock.errors import (
     NamespaceNotFound,
 )
 from penstock.testing.statements import one, refused, statement
-from penstock.testing.store import Transaction
+from penstock.testing.store import MemoryTransaction
 from penstock.testing.tables import (
     MAX_PAYLOAD_BYTES,
     LeaseRow,
@@ -28,13 +28,13 @@ from penstock.topics.partition_ids import topic_of
 
 
 @statement
-def is_installed(tx: Transaction, schema: str) -> list[Row]:
+def is_installed(tx: MemoryTransaction, schema: str) -> list[Row]:
     """One row: there is nothing to install."""
     return one(1)
 
 
 @statement
-def create_namespace(tx: Transaction, path: str) -> list[Row]:
+def create_namespace(tx: MemoryTransaction, path: str) -> list[Row]:
     """Creates one namespace below an existing parent.  Returns its id."""
     validation.namespace(path)
     parent = path.rpartition("/")[0]
@@ -46,7 +46,7 @@ def create_namespace(tx: Transaction, path: str) -> list[Row]:
 
 
 @statement
-def rename_namespace(tx: Transaction, path: str, new_name: str) -> list[Row]:
+def rename_namespace(tx: MemoryTransaction, path: str, new_name: str) -> list[Row]:
     """Gives a namespace another name.  Returns its new path."""
     validation.namespace(path)
     validation.single_name(new_name, "namespace")
@@ -56,7 +56,7 @@ def rename_namespace(tx: Transaction, path: str, new_name: str) -> list[Row]:
 
 
 @statement
-def move_namespace(tx: Transaction, path: str, new_parent: str) -> list[Row]:
+def move_namespace(tx: MemoryTransaction, path: str, new_parent: str) -> list[Row]:
     """Moves a namespace under another parent, or to the root.  Returns its new path."""
     validation.namespace(path)
     _require_namespace(tx, path)
@@ -71,7 +71,7 @@ def move_namespace(tx: Transaction, path: str, new_parent: str) -> list[Row]:
 
 
 @statement
-def delete_namespace(tx: Transaction, path: str, with_topics: bool) -> list[Row]:
+def delete_namespace(tx: MemoryTransaction, path: str, with_topics: bool) -> list[Row]:
     """Deletes a namespace with all below it.  Returns how many topics were deleted."""
     validation.namespace(path)
     _require_namespace(tx, path)
@@ -87,19 +87,19 @@ def delete_namespace(tx: Transaction, path: str, with_topics: bool) -> list[Row]
 
 
 @statement
-def namespace_exists(tx: Transaction, path: str) -> list[Row]:
+def namespace_exists(tx: MemoryTransaction, path: str) -> list[Row]:
     """Whether there is a namespace."""
     return one(tx.get("namespaces", path) is not None)
 
 
 @statement
-def list_namespaces(tx: Transaction) -> list[Row]:
+def list_namespaces(tx: MemoryTransaction) -> list[Row]:
     """All namespaces, parents first."""
     return sorted(tx.rows("namespaces").items())
 
 
 @statement
-def create_topic(tx: Transaction, topic: str, partitions: int, strategy: str) -> list[Row]:
+def create_topic(tx: MemoryTransaction, topic: str, partitions: int, strategy: str) -> list[Row]:
     """Creates a topic with its partitions.  Returns its id."""
     validation.topic(topic)
     validation.partition_count(partitions)
@@ -115,7 +115,7 @@ def create_topic(tx: Transaction, topic: str, partitions: int, strategy: str) ->
 
 @statement
 def ensure_topic(
-    tx: Transaction, topic: str, partitions: int, strategy: str, create_namespaces: bool
+    tx: MemoryTransaction, topic: str, partitions: int, strategy: str, create_namespaces: bool
 ) -> list[Row]:
     """Creates a topic unless it exists.  Returns its id."""
     validation.topic(topic)
@@ -142,14 +142,14 @@ def ensure_topic(
 
 
 @statement
-def rename_topic(tx: Transaction, topic: str, new_name: str) -> list[Row]:
+def rename_topic(tx: MemoryTransaction, topic: str, new_name: str) -> list[Row]:
     """Gives a topic another name.  Returns its new address."""
     validation.single_name(new_name, "topic")
     return one(_place_topic(tx, topic, topic.rpartition("/")[0] + "/" + new_name))
 
 
 @statement
-def move_topic(tx: Transaction, topic: str, namespace: str) -> list[Row]:
+def move_topic(tx: MemoryTransaction, topic: str, namespace: str) -> list[Row]:
     """Moves a topic into another namespace.  Returns its new address."""
     find_topic(tx, topic)
     _require_namespace(tx, namespace)
@@ -157,7 +157,7 @@ def move_topic(tx: Transaction, topic: str, namespace: str) -> list[Row]:
 
 
 @statement
-def resize_topic(tx: Transaction, topic: str, partitions: int) -> list[Row]:
+def resize_topic(tx: MemoryTransaction, topic: str, partitions: int) -> list[Row]:
     """Gives a topic more partitions.  Returns how many it had."""
     validation.partition_count(partitions)
     tx.lock(("topic", topic))
@@ -176,7 +176,7 @@ def resize_topic(tx: Transaction, topic: str, partitions: int) -> list[Row]:
 
 
 @statement
-def delete_topic(tx: Transaction, topic: str, with_subscriptions: bool) -> list[Row]:
+def delete_topic(tx: MemoryTransaction, topic: str, with_subscriptions: bool) -> list[Row]:
     """Deletes a topic with its events."""
     tx.lock(("topic", topic))
     _drop(tx, find_topic(tx, topic), with_subscriptions=with_subscriptions)
@@ -184,7 +184,7 @@ def delete_topic(tx: Transaction, topic: str, with_subscriptions: bool) -> list[
 
 
 @statement
-def list_topics(tx: Transaction, namespace: str) -> list[Row]:
+def list_topics(tx: MemoryTransaction, namespace: str) -> list[Row]:
     """The topics at or below a namespace; all of them when it is empty."""
     return sorted(
         (topic.address, topic.partitions, topic.created_at, topic.strategy)
@@ -194,7 +194,7 @@ def list_topics(tx: Transaction, namespace: str) -> list[Row]:
 
 
 @statement
-def describe_topic(tx: Transaction, topic: str) -> list[Row]:
+def describe_topic(tx: MemoryTransaction, topic: str) -> list[Row]:
     """What is set for a topic, and how many subscriptions read it."""
     own = find_topic(tx, topic)
     return [
@@ -205,12 +205,12 @@ def describe_topic(tx: Transaction, topic: str) -> list[Row]:
     ]  # fmt: skip
 
 
-def _require_namespace(tx: Transaction, path: str) -> None:
+def _require_namespace(tx: MemoryTransaction, path: str) -> None:
     if tx.get("namespaces", path) is None:
         raise refused(NamespaceNotFound, f'there is no namespace "{path[:200]}"')
 
 
-def _claim(tx: Transaction, what: str, path: str) -> None:
+def _claim(tx: MemoryTransaction, what: str, path: str) -> None:
     """Locks a name.  Another transaction that claims the same name waits for this one."""
     tx.lock((what, path))
     if tx.get(f"{what}s", path) is not None:
@@ -221,7 +221,7 @@ def _is_in(path: str, namespace: str) -> bool:
     return f"{path}/".startswith(f"{namespace}/")
 
 
-def _place_namespace(tx: Transaction, path: str, new_path: str) -> str:
+def _place_namespace(tx: MemoryTransaction, path: str, new_path: str) -> str:
     if new_path == path:
         return path
     _claim(tx, "namespace", new_path)
@@ -236,7 +236,7 @@ def _place_namespace(tx: Transaction, path: str, new_path: str) -> str:
     return new_path
 
 
-def _place_topic(tx: Transaction, topic: str, new_address: str) -> str:
+def _place_topic(tx: MemoryTransaction, topic: str, new_address: str) -> str:
     validation.topic(topic)
     tx.lock(("topic", topic))
     own = find_topic(tx, topic)
@@ -247,18 +247,18 @@ def _place_topic(tx: Transaction, topic: str, new_address: str) -> str:
     return new_address
 
 
-def _readdress(tx: Transaction, topic: TopicRow, address: str) -> None:
+def _readdress(tx: MemoryTransaction, topic: TopicRow, address: str) -> None:
     tx.delete("topics", topic.address)
     tx.put("topics", validation.topic(address), replace(topic, address=address))
 
 
-def _readers(tx: Transaction, topic: TopicRow) -> list[int]:
+def _readers(tx: MemoryTransaction, topic: TopicRow) -> list[int]:
     """The ids of the subscriptions that read a topic."""
     places: Iterable[tuple[int, int]] = tx.rows("subscription_topics")
     return [subscription_id for subscription_id, read in places if read == topic.topic_id]
 
 
-def _drop(tx: Transaction, topic: TopicRow, *, with_subscriptions: bool) -> None:
+def _drop(tx: MemoryTransaction, topic: TopicRow, *, with_subscriptions: bool) -> None:
     """Removes a topic.  The sequencer discards events that still come for it."""
     readers = _readers(tx, topic)
     if readers and not with_subscriptions:

@@ -18,7 +18,7 @@ from penstock.errors import (
 from penstock.publishing.rows import Row as Given
 from penstock.records import as_uuid
 from penstock.testing.statements import refused, statement
-from penstock.testing.store import Transaction
+from penstock.testing.store import MemoryTransaction
 from penstock.testing.tables import HISTORY, MAX_PAYLOAD_BYTES, EventRow, TopicRow
 from penstock.topics import strategies
 from penstock.topics.partition_ids import id_of
@@ -28,7 +28,7 @@ DEDUP_WINDOW = timedelta(hours=1)
 LONGEST_DELAY = timedelta(days=30)
 
 
-class _Claim(NamedTuple):
+class _DedupKey(NamedTuple):
     """Table dedup_keys, by topic and key."""
 
     event_id: uuid.UUID
@@ -36,7 +36,7 @@ class _Claim(NamedTuple):
 
 
 @statement
-def topic_lookup(tx: Transaction, topic: str) -> list[Row]:
+def topic_lookup(tx: MemoryTransaction, topic: str) -> list[Row]:
     """What a publisher needs to know about a topic.  No row when there is no such topic."""
     found: TopicRow | None = tx.get("topics", topic)
     if found is None:
@@ -46,7 +46,7 @@ def topic_lookup(tx: Transaction, topic: str) -> list[Row]:
 
 @statement
 def publish(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     topic: str,
     payload: bytes,
@@ -71,7 +71,7 @@ def publish(
 
 @statement
 def publish_batch(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     topics: Sequence[str],
     payloads: Sequence[bytes],
@@ -101,7 +101,9 @@ def publish_batch(
     return [(published, duplicates, [originals[place] for place in duplicates])]
 
 
-def _publish_all(tx: Transaction, events: Sequence[Given], strict: bool) -> list[uuid.UUID | None]:
+def _publish_all(
+    tx: MemoryTransaction, events: Sequence[Given], strict: bool
+) -> list[uuid.UUID | None]:
     """Publishes all or none.  Returns, for each event, the id of the earlier one it repeats."""
     topics = [_required(tx, place, event) for place, event in enumerate(events)]
     if strict:
@@ -123,7 +125,7 @@ def _publish_all(tx: Transaction, events: Sequence[Given], strict: bool) -> list
     return originals
 
 
-def _required(tx: Transaction, place: int, event: Given) -> TopicRow:
+def _required(tx: MemoryTransaction, place: int, event: Given) -> TopicRow:
     found: TopicRow | None = tx.get("topics", event.topic)
     if found is None:
         raise _bad(TopicNotFound, place, event, "its topic does not exist")
@@ -142,19 +144,19 @@ def _bad(kind: type[PenstockError], place: int, event: Given, problem: str) -> P
     return refused(kind, f'event {place} for topic "{event.topic[:200]}": {problem}')
 
 
-def _claimed(tx: Transaction, topic: TopicRow, event: Given) -> uuid.UUID | None:
+def _claimed(tx: MemoryTransaction, topic: TopicRow, event: Given) -> uuid.UUID | None:
     """The id of the earlier event with the dedup key.  Without one, this event takes the key."""
     if event.dedup_key is None:
         return None
     place, now = (topic.topic_id, event.dedup_key), tx.store.clock.now()
-    found: _Claim | None = tx.get("dedup_keys", place)
+    found: _DedupKey | None = tx.get("dedup_keys", place)
     if found is not None and now - found.at < DEDUP_WINDOW:
         return found.event_id
-    tx.put("dedup_keys", place, _Claim(event.event_id, now))
+    tx.put("dedup_keys", place, _DedupKey(event.event_id, now))
     return None
 
 
-def _insert(tx: Transaction, topic: TopicRow, event: Given) -> None:
+def _insert(tx: MemoryTransaction, topic: TopicRow, event: Given) -> None:
     now = tx.store.clock.now()
     row = EventRow(
         id_of(topic.topic_id, _partition(tx, topic, event)),
@@ -170,7 +172,7 @@ def _insert(tx: Transaction, topic: TopicRow, event: Given) -> None:
     tx.put("unsequenced", tx.store.next("events"), row)
 
 
-def _partition(tx: Transaction, topic: TopicRow, event: Given) -> int:
+def _partition(tx: MemoryTransaction, topic: TopicRow, event: Given) -> int:
     if event.partition is not None:
         return event.partition
     if event.key is not None and topic.strategy == "crc32":

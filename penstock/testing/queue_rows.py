@@ -11,7 +11,7 @@ from penstock.errors import WrongMode
 from penstock.subscriptions.queue import QueueSettings
 from penstock.testing.dead_letters import LetterRow, put_letter
 from penstock.testing.statements import refused
-from penstock.testing.store import Transaction
+from penstock.testing.store import MemoryTransaction
 from penstock.testing.tables import HISTORY, EventRow, Place, SubscriptionRow, find_subscription
 from penstock.topics.partition_ids import number_of
 
@@ -68,7 +68,7 @@ class Dealt:
         return not self.done and is_due and not self.is_hidden(now)
 
 
-def find_queue(tx: Transaction, name: str) -> tuple[SubscriptionRow, QueueSettings]:
+def find_queue(tx: MemoryTransaction, name: str) -> tuple[SubscriptionRow, QueueSettings]:
     """A subscription in queue mode.  Raises SubscriptionNotFound, and WrongMode for a stream."""
     owner = find_subscription(tx, name)
     settings: QueueSettings | None = tx.get("queues", owner.subscription_id)
@@ -77,18 +77,20 @@ def find_queue(tx: Transaction, name: str) -> tuple[SubscriptionRow, QueueSettin
     return owner, settings
 
 
-def unfinished_rows(tx: Transaction, owner: SubscriptionRow) -> dict[tuple[int, int, int], Dealt]:
+def unfinished_rows(
+    tx: MemoryTransaction, owner: SubscriptionRow
+) -> dict[tuple[int, int, int], Dealt]:
     """The rows of a queue, by their keys."""
     rows: dict[tuple[int, int, int], Dealt] = tx.rows("queue_events")
     return {key: row for key, row in rows.items() if key[0] == owner.subscription_id}
 
 
-def put_dealt(tx: Transaction, row: Dealt) -> None:
+def put_dealt(tx: MemoryTransaction, row: Dealt) -> None:
     """Write a row."""
     tx.put("queue_events", row.key, row)
 
 
-def bury(tx: Transaction, row: Dealt, reason: str) -> None:
+def bury(tx: MemoryTransaction, row: Dealt, reason: str) -> None:
     """Make an event a dead letter."""
     letters = tx.rows("dead_letters").values()
     known = [

@@ -26,7 +26,7 @@ from penstock.testing.queue_rows import (
     unfinished_rows,
 )
 from penstock.testing.statements import one, refused, statement
-from penstock.testing.store import Transaction
+from penstock.testing.store import MemoryTransaction
 from penstock.testing.tables import (
     SubscriptionRow,
     find_subscription,
@@ -57,7 +57,7 @@ _NEVER_FINISHED = "was handed out as often as it may be, and never finished"
 
 @statement
 def subscribe_queue(
-    tx: Transaction, subscription: str, topics: Sequence[str], start: str
+    tx: MemoryTransaction, subscription: str, topics: Sequence[str], start: str
 ) -> list[Row]:
     """Creates a subscription in queue mode, or adds topics to it."""
     added = subscriptions.subscribed(tx, subscription, topics, start, "queue")
@@ -68,7 +68,7 @@ def subscribe_queue(
 
 
 @statement
-def configure_queue(tx: Transaction, subscription: str, settings: str) -> list[Row]:
+def configure_queue(tx: MemoryTransaction, subscription: str, settings: str) -> list[Row]:
     """Sets settings of a queue."""
     owner, _ = find_queue(tx, subscription)
     tx.lock(("queue", owner.subscription_id))
@@ -89,7 +89,7 @@ def configure_queue(tx: Transaction, subscription: str, settings: str) -> list[R
 
 
 @statement
-def describe_queue(tx: Transaction, subscription: str) -> list[Row]:
+def describe_queue(tx: MemoryTransaction, subscription: str) -> list[Row]:
     """The settings of a queue."""
     _, settings = find_queue(tx, subscription)
     return [tuple(getattr(settings, each.name) for each in fields(settings))]
@@ -97,7 +97,7 @@ def describe_queue(tx: Transaction, subscription: str) -> list[Row]:
 
 @statement
 def receive(
-    tx: Transaction, subscription: str, max_events: int, visibility_seconds: float | None
+    tx: MemoryTransaction, subscription: str, max_events: int, visibility_seconds: float | None
 ) -> list[Row]:
     """Hands out events."""
     owner, settings = find_queue(tx, subscription)
@@ -131,7 +131,7 @@ def receive(
 
 @statement
 def acknowledge(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     claims: Sequence[int],
@@ -147,7 +147,7 @@ def acknowledge(
 
 @statement
 def release_claims(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     claims: Sequence[int],
@@ -163,7 +163,7 @@ def release_claims(
 
 @statement
 def reject(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     claims: Sequence[int],
@@ -179,7 +179,7 @@ def reject(
         raise refused(InvalidArgument, f"an event cannot be delayed by {delay_seconds} seconds")
     _, settings = find_queue(tx, subscription)
 
-    def failed(tx: Transaction, each: Dealt) -> None:
+    def failed(tx: MemoryTransaction, each: Dealt) -> None:
         failures = each.failures + 1
         pause = _pause(tx, settings, failures) if delay_seconds is None else delay_seconds
         again = replace(
@@ -197,7 +197,7 @@ def reject(
 
 @statement
 def extend(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     claims: Sequence[int],
@@ -233,7 +233,7 @@ def extend(
 
 
 @statement
-def purge(tx: Transaction, subscription: str) -> list[Row]:
+def purge(tx: MemoryTransaction, subscription: str) -> list[Row]:
     """Throws away what a queue has not finished."""
     owner, _ = find_queue(tx, subscription)
     size = len(list(_unfinished(tx, owner)))
@@ -246,7 +246,7 @@ def purge(tx: Transaction, subscription: str) -> list[Row]:
 
 
 @statement
-def queue_statistics(tx: Transaction, subscription: str) -> list[Row]:
+def queue_statistics(tx: MemoryTransaction, subscription: str) -> list[Row]:
     """How many events a queue has, by state."""
     owner, _ = find_queue(tx, subscription)
     now = tx.store.clock.now()
@@ -260,7 +260,7 @@ def queue_statistics(tx: Transaction, subscription: str) -> list[Row]:
 
 
 @statement
-def peek(tx: Transaction, subscription: str, max_events: int) -> list[Row]:
+def peek(tx: MemoryTransaction, subscription: str, max_events: int) -> list[Row]:
     """The next events of a queue, without handing them out."""
     if not 1 <= max_events <= _MOST_RECEIVED:
         raise refused(InvalidArgument, f"cannot peek at {max_events} events")
@@ -282,7 +282,9 @@ def peek(tx: Transaction, subscription: str, max_events: int) -> list[Row]:
 
 
 @statement
-def redrive(tx: Transaction, subscription: str, letter_ids: Sequence[int] | None) -> list[Row]:
+def redrive(
+    tx: MemoryTransaction, subscription: str, letter_ids: Sequence[int] | None
+) -> list[Row]:
     """Makes dead letters deliverable again: of a queue, events with new counts."""
     owner = find_subscription(tx, subscription)
     if owner.mode != "queue":
@@ -306,7 +308,7 @@ def redrive(tx: Transaction, subscription: str, letter_ids: Sequence[int] | None
 
 
 def _unfinished(
-    tx: Transaction, owner: SubscriptionRow, most: int | None = None
+    tx: MemoryTransaction, owner: SubscriptionRow, most: int | None = None
 ) -> Iterator[Dealt]:
     """Every event of a queue; of each partition at most so many that nobody has had yet."""
     known = unfinished_rows(tx, owner)
@@ -323,7 +325,7 @@ def _unfinished(
 
 
 def _chosen(
-    tx: Transaction, owner: SubscriptionRow, settings: QueueSettings, most: int
+    tx: MemoryTransaction, owner: SubscriptionRow, settings: QueueSettings, most: int
 ) -> list[Dealt]:
     """What comes next: the oldest first.  A suspect, which was handed out twice, comes alone."""
     now = tx.store.clock.now()
@@ -360,7 +362,7 @@ def _heads(unfinished: Iterable[Dealt]) -> list[Dealt]:
     return [*without_key, *firsts.values()]
 
 
-def _end_claims(tx: Transaction, owner: SubscriptionRow, settings: QueueSettings) -> None:
+def _end_claims(tx: MemoryTransaction, owner: SubscriptionRow, settings: QueueSettings) -> None:
     """Give up the events whose last delivery is over."""
     now = tx.store.clock.now()
     for each in unfinished_rows(tx, owner).values():
@@ -373,7 +375,7 @@ def _end_claims(tx: Transaction, owner: SubscriptionRow, settings: QueueSettings
             bury(tx, each, _NEVER_FINISHED)
 
 
-def _move_positions(tx: Transaction, owner: SubscriptionRow) -> None:
+def _move_positions(tx: MemoryTransaction, owner: SubscriptionRow) -> None:
     """Move each position to before the lowest unfinished event; copies do not hold it."""
     known = unfinished_rows(tx, owner)
     for each in leases_of(tx, owner.subscription_id):
@@ -414,7 +416,7 @@ def _entries(
 
 
 def _taken(
-    tx: Transaction, subscription: str, entries: Sequence[_Entry], *, partly: bool
+    tx: MemoryTransaction, subscription: str, entries: Sequence[_Entry], *, partly: bool
 ) -> list[list[Dealt] | None]:
     """The events of each entry, locked; None for one whose receipt is not good for all of them."""
     owner, _ = find_queue(tx, subscription)
@@ -439,7 +441,7 @@ def _taken(
 
 
 def _locked(
-    tx: Transaction, key: tuple[int, int, int], claim: int, token: uuid.UUID
+    tx: MemoryTransaction, key: tuple[int, int, int], claim: int, token: uuid.UUID
 ) -> Dealt | None:
     """An event that a receipt is good for, as it stands once its lock is there."""
     tx.lock(("delivery", key))
@@ -449,11 +451,11 @@ def _locked(
 
 
 def _settled(
-    tx: Transaction,
+    tx: MemoryTransaction,
     subscription: str,
     entries: Sequence[_Entry],
     partly: bool,
-    settle: Callable[[Transaction, Dealt], None],
+    settle: Callable[[MemoryTransaction, Dealt], None],
 ) -> list[Row]:
     taken = _taken(tx, subscription, entries, partly=partly)
     for each in (each for events in taken for each in events or ()):
@@ -461,23 +463,23 @@ def _settled(
     return one([events is not None for events in taken])
 
 
-def _finished(tx: Transaction, each: Dealt) -> None:
+def _finished(tx: MemoryTransaction, each: Dealt) -> None:
     put_dealt(tx, replace(each, done=True, token=None))
 
 
-def _freed(tx: Transaction, each: Dealt) -> None:
+def _freed(tx: MemoryTransaction, each: Dealt) -> None:
     """It comes again at once, and the delivery does not count."""
     put_dealt(tx, replace(each, token=None, deliveries=max(each.deliveries - 1, 0)))
 
 
-def _pause(tx: Transaction, settings: QueueSettings, failures: int) -> float:
+def _pause(tx: MemoryTransaction, settings: QueueSettings, failures: int) -> float:
     """Twice as long with each failure, up to the longest, less a random share."""
     longest = settings.longest_backoff_seconds
     pause = min(settings.first_backoff_seconds * 2.0 ** min(failures - 1, 40), longest)
     return float(pause * (1 - settings.jitter * tx.store.random.random()))
 
 
-def _new_claim(tx: Transaction) -> tuple[int, uuid.UUID]:
+def _new_claim(tx: MemoryTransaction) -> tuple[int, uuid.UUID]:
     token = uuid.UUID(int=tx.store.random.getrandbits(128), version=4)
     return tx.store.next("queue_claims"), token
 

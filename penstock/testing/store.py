@@ -32,14 +32,14 @@ class WaitsForever(PenstockError):
     """A statement would wait for a transaction that cannot end during the wait."""
 
 
-class Store:
+class MemoryStore:
     """The committed rows of all tables, and which transaction holds which lock."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.tables: defaultdict[str, Table] = defaultdict(dict)
-        self.locks: dict[Hashable, Transaction] = {}
-        self.open: set[Transaction] = set()
+        self.locks: dict[Hashable, MemoryTransaction] = {}
+        self.open: set[MemoryTransaction] = set()
         #: Numbers that are given out once, even if a transaction rolls back.
         self.counters: Counter[str] = Counter()
         #: Seeded with the same number in every run, so that tests repeat exactly.
@@ -61,13 +61,13 @@ class Store:
                 each.rollback()
 
 
-class Transaction:
+class MemoryTransaction:
     """What one transaction has changed so far, and the locks that it holds."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.outlived = False
-        self.waiting_for: Transaction | None = None
+        self.waiting_for: MemoryTransaction | None = None
         self.ends_at: datetime | None = None
         self.savepoints: list[tuple[str, int]] = []
         #: The thread that ran its last statement.
@@ -120,14 +120,14 @@ class Transaction:
                 raise outlived_lease()
         return True
 
-    def _require_hope(self, owner: Transaction, end: float) -> None:
+    def _require_hope(self, owner: MemoryTransaction, end: float) -> None:
         """Raise WaitsForever when the wait could never end."""
         if owner.thread == threading.get_ident():
             raise WaitsForever(
                 "this would wait for a transaction that the same thread has open",
                 hint="commit or roll back the other transaction first",
             )
-        each: Transaction | None = owner
+        each: MemoryTransaction | None = owner
         while each is not None and each is not self:
             each = each.waiting_for
         if each is self or time.monotonic() >= end:

@@ -17,7 +17,7 @@ from penstock.errors import (
 )
 from penstock.testing.log import read
 from penstock.testing.statements import one, refused, statement
-from penstock.testing.store import Transaction
+from penstock.testing.store import MemoryTransaction
 from penstock.testing.tables import (
     MAX_SEQUENCE,
     ConsumerRow,
@@ -35,7 +35,7 @@ _MOST_POLLED = 100_000
 
 @statement
 def poll(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     consumer: str,
@@ -72,7 +72,7 @@ def poll(
 
 @statement
 def commit(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     subscription: str,
     consumer: str,
@@ -100,7 +100,7 @@ def commit(
 
 
 def held(
-    tx: Transaction, owner: SubscriptionRow, consumer: str, wanted: Sequence[tuple[int, int]]
+    tx: MemoryTransaction, owner: SubscriptionRow, consumer: str, wanted: Sequence[tuple[int, int]]
 ) -> list[LeaseRow]:
     """The fence: locks the leases until the transaction ends.  Raises StaleLease if one is lost."""
     places = [(owner.subscription_id, partition_id) for partition_id, _ in wanted]
@@ -117,7 +117,7 @@ def held(
     return leases
 
 
-def move(tx: Transaction, lease: LeaseRow, position: int, behind: int | None) -> None:
+def move(tx: MemoryTransaction, lease: LeaseRow, position: int, behind: int | None) -> None:
     """Set the position of a lease that is held.  Refuses one that is not ahead."""
     problem = _problem(tx, lease, position, behind)
     if problem is not None:
@@ -127,7 +127,7 @@ def move(tx: Transaction, lease: LeaseRow, position: int, behind: int | None) ->
 
 
 def _problem(
-    tx: Transaction, lease: LeaseRow, position: int, behind: int | None
+    tx: MemoryTransaction, lease: LeaseRow, position: int, behind: int | None
 ) -> PenstockError | None:
     where = f"partition {number_of(lease.partition_id)}"
     high = high_watermark(tx, lease.partition_id)

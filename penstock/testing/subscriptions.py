@@ -14,7 +14,7 @@ from penstock.errors import BeyondHighWatermark, InvalidArgument, WrongMode
 from penstock.subscriptions import policies
 from penstock.testing.log import sequenced_at
 from penstock.testing.statements import NotInMemory, one, refused, statement
-from penstock.testing.store import Transaction
+from penstock.testing.store import MemoryTransaction
 from penstock.testing.tables import (
     HISTORY,
     LeaseRow,
@@ -38,13 +38,15 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d
 
 
 @statement
-def subscribe(tx: Transaction, subscription: str, topics: Sequence[str], start: str) -> list[Row]:
+def subscribe(
+    tx: MemoryTransaction, subscription: str, topics: Sequence[str], start: str
+) -> list[Row]:
     """Creates a subscription, or adds topics to it.  Returns how many topics were new."""
     return one(subscribed(tx, subscription, topics, start, "stream"))
 
 
 def subscribed(
-    tx: Transaction, subscription: str, topics: Sequence[str], start: str, mode: str
+    tx: MemoryTransaction, subscription: str, topics: Sequence[str], start: str, mode: str
 ) -> int:
     """The same in a mode, which a subscription keeps."""
     if not topics:
@@ -72,7 +74,7 @@ def subscribed(
 
 @statement
 def configure_subscription(
-    tx: Transaction,
+    tx: MemoryTransaction,
     subscription: str,
     heartbeat_seconds: float,
     lease_seconds: float,
@@ -90,7 +92,7 @@ def configure_subscription(
 
 @statement
 def set_policy(
-    tx: Transaction, *, kind: str, scope: str, name: str, settings: str, origin: str
+    tx: MemoryTransaction, *, kind: str, scope: str, name: str, settings: str, origin: str
 ) -> list[Row]:
     """Sets a whole policy of a subscription.  Here it inherits no policy."""
     if scope != "subscription":
@@ -102,14 +104,14 @@ def set_policy(
 
 
 @statement
-def subscription_policy(tx: Transaction, subscription: str) -> list[Row]:
+def subscription_policy(tx: MemoryTransaction, subscription: str) -> list[Row]:
     """The policies in force for a subscription."""
     owner = find_subscription(tx, subscription)
     return [(owner.policy_version, *(owner.settings[name] for name in _presets(*_OF_CONSUMERS)))]
 
 
 @statement
-def unsubscribe(tx: Transaction, subscription: str) -> list[Row]:
+def unsubscribe(tx: MemoryTransaction, subscription: str) -> list[Row]:
     """Removes a subscription with its leases."""
     tx.lock(("subscription", subscription))
     owner = find_subscription(tx, subscription)
@@ -125,7 +127,7 @@ def unsubscribe(tx: Transaction, subscription: str) -> list[Row]:
 
 
 @statement
-def position(tx: Transaction, subscription: str, topic: str) -> list[Row]:
+def position(tx: MemoryTransaction, subscription: str, topic: str) -> list[Row]:
     """The positions of a subscription on a topic."""
     owner = find_subscription(tx, subscription)
     leases = {each.partition_id: each for each in leases_of(tx, owner.subscription_id)}
@@ -136,7 +138,9 @@ def position(tx: Transaction, subscription: str, topic: str) -> list[Row]:
 
 
 @statement
-def seek(tx: Transaction, subscription: str, topic: str, partition: int, start: str) -> list[Row]:
+def seek(
+    tx: MemoryTransaction, subscription: str, topic: str, partition: int, start: str
+) -> list[Row]:
     """Sets the position of one partition and takes the lease from its holder."""
     owner = find_stream(tx, subscription)
     partition_id = find_partition(tx, topic, partition)
@@ -147,7 +151,7 @@ def seek(tx: Transaction, subscription: str, topic: str, partition: int, start: 
 
 @statement
 def reset_subscription(
-    tx: Transaction, subscription: str, start: str, topic: str | None
+    tx: MemoryTransaction, subscription: str, start: str, topic: str | None
 ) -> list[Row]:
     """Sets the positions of a subscription, or of its partitions of one topic."""
     owner = find_stream(tx, subscription)
@@ -165,19 +169,19 @@ def reset_subscription(
 
 
 @statement
-def pause_subscription(tx: Transaction, subscription: str, reason: str) -> list[Row]:
+def pause_subscription(tx: MemoryTransaction, subscription: str, reason: str) -> list[Row]:
     """Hands out no leases from now on.  Returns whether it was running."""
     return one(not _pause(tx, subscription, paused=True))
 
 
 @statement
-def resume_subscription(tx: Transaction, subscription: str) -> list[Row]:
+def resume_subscription(tx: MemoryTransaction, subscription: str) -> list[Row]:
     """Hands out leases again.  Returns whether it was paused."""
     return one(_pause(tx, subscription, paused=False))
 
 
 @statement
-def subscription_lag(tx: Transaction, subscription: str | None) -> list[Row]:
+def subscription_lag(tx: MemoryTransaction, subscription: str | None) -> list[Row]:
     """Positions, lag and holders, of one subscription or of all."""
     topics = topics_by_id(tx)
     found = [
@@ -190,13 +194,13 @@ def subscription_lag(tx: Transaction, subscription: str | None) -> list[Row]:
 
 
 @statement
-def rejected_commits(tx: Transaction) -> list[Row]:
+def rejected_commits(tx: MemoryTransaction) -> list[Row]:
     """How many commits the fence has refused."""
     return one(tx.store.counters["rejected_commits"])
 
 
 @statement
-def take_overs(tx: Transaction, subscription: str) -> list[Row]:
+def take_overs(tx: MemoryTransaction, subscription: str) -> list[Row]:
     """How often a lease changed its holder because the holder's lease time was over."""
     owner: SubscriptionRow | None = tx.get("subscriptions", subscription)
     changes = tx.rows("lease_history").values()
@@ -216,7 +220,7 @@ def take_overs(tx: Transaction, subscription: str) -> list[Row]:
 
 @statement
 def report_positions(
-    tx: Transaction,
+    tx: MemoryTransaction,
     *,
     partition_ids: Sequence[int],
     sequences: Sequence[int],
@@ -241,7 +245,7 @@ _OF_SUBSCRIPTIONS = (
 _OF_CONSUMERS = ("heartbeat", "lease", "metrics", "retry")
 
 
-def _created(tx: Transaction, name: str, mode: str) -> SubscriptionRow:
+def _created(tx: MemoryTransaction, name: str, mode: str) -> SubscriptionRow:
     row = SubscriptionRow(tx.store.next("subscriptions"), name, _presets(), mode=mode)
     tx.put("subscriptions", name, row)
     return row
@@ -256,7 +260,9 @@ def _presets(*kinds: str) -> dict[str, float | str]:
     }
 
 
-def _configure(tx: Transaction, name: str, wanted: Mapping[str, float | str]) -> SubscriptionRow:
+def _configure(
+    tx: MemoryTransaction, name: str, wanted: Mapping[str, float | str]
+) -> SubscriptionRow:
     tx.lock(("subscription", name))
     owner = find_subscription(tx, name)
     row = replace(
@@ -266,7 +272,7 @@ def _configure(tx: Transaction, name: str, wanted: Mapping[str, float | str]) ->
     return row
 
 
-def _start_position(tx: Transaction, partition_id: int, start: str) -> int:
+def _start_position(tx: MemoryTransaction, partition_id: int, start: str) -> int:
     high = high_watermark(tx, partition_id)
     if start == "earliest":
         return 0
@@ -279,7 +285,7 @@ def _start_position(tx: Transaction, partition_id: int, start: str) -> int:
     return int(start) - 1
 
 
-def _time(tx: Transaction, start: str) -> datetime:
+def _time(tx: MemoryTransaction, start: str) -> datetime:
     if _TIME.fullmatch(start):
         with contextlib.suppress(ValueError):  # there is no such day, or hour
             found = datetime.fromisoformat(start)
@@ -288,7 +294,7 @@ def _time(tx: Transaction, start: str) -> datetime:
     raise refused(InvalidArgument, f'a subscription cannot start at "{start[:100]}"')
 
 
-def _before(tx: Transaction, partition_id: int, since: datetime) -> int:
+def _before(tx: MemoryTransaction, partition_id: int, since: datetime) -> int:
     """The position before the first event that was sequenced at a time or later."""
     high = high_watermark(tx, partition_id)
     for number in range(1, high + 1):
@@ -298,7 +304,7 @@ def _before(tx: Transaction, partition_id: int, since: datetime) -> int:
     return high
 
 
-def _move(tx: Transaction, place: Place, start: str) -> int:
+def _move(tx: MemoryTransaction, place: Place, start: str) -> int:
     """Sets a position and takes the lease from its holder."""
     lease = lock_lease(tx, place)
     assert lease is not None
@@ -308,7 +314,7 @@ def _move(tx: Transaction, place: Place, start: str) -> int:
     return position
 
 
-def _pause(tx: Transaction, subscription: str, *, paused: bool) -> bool:
+def _pause(tx: MemoryTransaction, subscription: str, *, paused: bool) -> bool:
     """Sets the pause.  Returns whether it was paused before."""
     tx.lock(("subscription", subscription))
     owner = find_subscription(tx, subscription)
@@ -316,7 +322,7 @@ def _pause(tx: Transaction, subscription: str, *, paused: bool) -> bool:
     return owner.paused
 
 
-def _lag(tx: Transaction, lease: LeaseRow) -> Row:
+def _lag(tx: MemoryTransaction, lease: LeaseRow) -> Row:
     high = high_watermark(tx, lease.partition_id)
     since = sequenced_at(tx, lease.partition_id, lease.position + 1)
     seconds = (tx.store.clock.now() - since).total_seconds() if since else 0.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.errors import InvalidPartition, SubscriptionNotFound, TopicNotFound, WrongMode
 from penstock.testing.statements import refused
-from penstock.testing.store import Transaction
+from penstock.testing.store import MemoryTransaction
 from penstock.topics.partition_ids import id_of
 
 HISTORY = 1
@@ -105,7 +105,7 @@ class LeaseRow:
         return self.subscription_id, self.partition_id
 
 
-def find_topic(tx: Transaction, address: str) -> TopicRow:
+def find_topic(tx: MemoryTransaction, address: str) -> TopicRow:
     """The topic at an address.  Raises TopicNotFound when there is none."""
     found: TopicRow | None = tx.get("topics", address)
     if found is None:
@@ -113,7 +113,7 @@ def find_topic(tx: Transaction, address: str) -> TopicRow:
     return found
 
 
-def find_partition(tx: Transaction, address: str, number: int) -> int:
+def find_partition(tx: MemoryTransaction, address: str, number: int) -> int:
     """The id of a partition.  Raises InvalidPartition when the topic has none of this number."""
     topic = find_topic(tx, address)
     if number not in range(topic.partitions):
@@ -121,7 +121,7 @@ def find_partition(tx: Transaction, address: str, number: int) -> int:
     return id_of(topic.topic_id, number)
 
 
-def find_subscription(tx: Transaction, name: str) -> SubscriptionRow:
+def find_subscription(tx: MemoryTransaction, name: str) -> SubscriptionRow:
     """The subscription with a name.  Raises SubscriptionNotFound when there is none."""
     found: SubscriptionRow | None = tx.get("subscriptions", name)
     if found is None:
@@ -129,7 +129,7 @@ def find_subscription(tx: Transaction, name: str) -> SubscriptionRow:
     return found
 
 
-def find_stream(tx: Transaction, name: str) -> SubscriptionRow:
+def find_stream(tx: MemoryTransaction, name: str) -> SubscriptionRow:
     """A subscription that is no queue.  Raises WrongMode for one that is."""
     found = find_subscription(tx, name)
     if found.mode != "stream":
@@ -137,7 +137,7 @@ def find_stream(tx: Transaction, name: str) -> SubscriptionRow:
     return found
 
 
-def require_reads(tx: Transaction, owner: SubscriptionRow, address: str) -> int:
+def require_reads(tx: MemoryTransaction, owner: SubscriptionRow, address: str) -> int:
     """The id of a topic.  Raises SubscriptionNotFound when the subscription does not read it."""
     topic_id = find_topic(tx, address).topic_id
     if tx.get("subscription_topics", (owner.subscription_id, topic_id)) is None:
@@ -147,23 +147,23 @@ def require_reads(tx: Transaction, owner: SubscriptionRow, address: str) -> int:
     return topic_id
 
 
-def topics_by_id(tx: Transaction) -> dict[int, TopicRow]:
+def topics_by_id(tx: MemoryTransaction) -> dict[int, TopicRow]:
     """Every topic, by its id."""
     return {topic.topic_id: topic for topic in tx.rows("topics").values()}
 
 
-def leases_of(tx: Transaction, subscription_id: int) -> list[LeaseRow]:
+def leases_of(tx: MemoryTransaction, subscription_id: int) -> list[LeaseRow]:
     """The leases of a subscription, by their partitions."""
     found = [each for each in tx.rows("leases").values() if each.subscription_id == subscription_id]
     return sorted(found, key=lambda each: each.partition_id)
 
 
-def put_lease(tx: Transaction, lease: LeaseRow) -> None:
+def put_lease(tx: MemoryTransaction, lease: LeaseRow) -> None:
     """Write a lease."""
     tx.put("leases", lease.place, lease)
 
 
-def lock_lease(tx: Transaction, place: Place, *, wait: bool = True) -> LeaseRow | None:
+def lock_lease(tx: MemoryTransaction, place: Place, *, wait: bool = True) -> LeaseRow | None:
     """A lease, read after it is locked.  None when there is none, or it cannot be locked."""
     if not tx.lock(("lease", place), wait=wait):
         return None
@@ -171,6 +171,6 @@ def lock_lease(tx: Transaction, place: Place, *, wait: bool = True) -> LeaseRow 
     return found
 
 
-def high_watermark(tx: Transaction, partition_id: int) -> int:
+def high_watermark(tx: MemoryTransaction, partition_id: int) -> int:
     """The last sequence of a partition."""
     return tx.get("watermarks", partition_id) or 0

@@ -13,7 +13,7 @@ from penstock import subscriptions
 from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.consumer.running.async_consumer import AsyncConsumer
 from penstock.consumer.stream.consumer import Consumer
-from penstock.consumer.stream.delivery import Delivery
+from penstock.consumer.stream.delivery import StreamDelivery
 from penstock.errors import (
     ConfigurationError,
     CoordinationUnavailable,
@@ -242,7 +242,7 @@ def test_a_transaction_is_refused_and_the_inbox_named(
     """Guard: Batch._before_commit."""
     filled(connection, 1, 1)
 
-    def handle(event: Delivery) -> None:
+    def handle(event: StreamDelivery) -> None:
         with event.transaction():
             raise AssertionError("not reached")
 

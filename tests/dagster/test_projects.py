@@ -18,7 +18,7 @@ import pytest
 import penstock
 from dagster_project.catalogue import read
 from ops.seal import seal
-from penstock.dagster import EventRange, PartitionRange, on_events, sensing, topic_key
+from penstock.dagster import EventRange, SequenceRange, on_events, sensing, topic_key
 from penstock.errors import ConfigurationError, InvalidArgument, UsageError
 from penstock.log.histories import reconcile
 from penstock.subscriptions import lag, stream
@@ -118,7 +118,7 @@ def test_the_name_of_many_partitions_is_short_and_its_own(tmp_path: Path) -> Non
     """Guard: LONGEST_NAME, and the digest of the whole name."""
 
     def name(partitions: int, last: int = 10**18) -> str:
-        parts = [PartitionRange(partition=n, first=n + 1, last=10**18) for n in range(partitions)]
+        parts = [SequenceRange(partition=n, first=n + 1, last=10**18) for n in range(partitions)]
         parts[-1] = parts[-1].model_copy(update={"last": last})
         assert (
             EventRange(topic=TOPIC, ranges=parts[::-1]).name
@@ -316,7 +316,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(
     monkeypatch.delenv("PENSTOCK_DATABASE_URL")
     with pytest.raises(ConfigurationError, match="PENSTOCK_DATABASE_URL is not set"):
         project.module.defs.resources["penstock"].url()
-    events = EventRange(topic=TOPIC, ranges=[PartitionRange(partition=1, first=2, last=3)])
+    events = EventRange(topic=TOPIC, ranges=[SequenceRange(partition=1, first=2, last=3)])
     assert (events.count, events.name) == (2, "1.2-3")
 
 

@@ -21,7 +21,7 @@ from ops.archive import copying
 from ops.archive.writer import ArchiveSink, ArchiveWriter, WrittenEpochs
 from ops.duties import audit, running
 from ops.duties.setup import Setup
-from ops.duties.units import Outcome, Unit
+from ops.duties.units import DutyOutcome, DutyUnit
 from ops.duties.work import do_unit
 from tests.archive.stalled import vars_of
 
@@ -68,7 +68,7 @@ def _die(marker: str, unit: str = ANY_UNIT) -> None:
     time.sleep(600)  # Spark ends this process, its executor is gone
 
 
-def _dying(unit: Unit, setup: Setup, *, job: tuple[Any, ...]) -> Outcome:
+def _dying(unit: DutyUnit, setup: Setup, *, job: tuple[Any, ...]) -> DutyOutcome:
     """The unit, in a process that may die."""
     from penstock.database import calls
 

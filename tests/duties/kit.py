@@ -15,8 +15,8 @@ from ops.backfill.requests import REHYDRATE, RELAY, request_backfill
 from ops.duties import verbs
 from ops.duties.audit import audit
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, MAIN, Outcome
-from ops.duties.verbs import Place
+from ops.duties.units import DONE, MAIN, DutyOutcome
+from ops.duties.verbs import DutyPlace
 from ops.seal import copies_of, log_epochs
 from penstock import database, log, subscriptions
 from penstock.archive.targets import Target
@@ -35,7 +35,7 @@ class Scenario:
     """Work that waits in a database, and how a test sees that it was done once."""
 
     setup: Setup
-    check: Callable[[list[Outcome]], None]
+    check: Callable[[list[DutyOutcome]], None]
 
 
 def sent(folder: Path, partition: int) -> list[int]:
@@ -71,7 +71,7 @@ def to_sequence(db: ContractDatabase, folder: Path) -> Scenario:
         for number in range(50):
             put(own, str(number))
 
-    def check(outcomes: list[Outcome]) -> None:
+    def check(outcomes: list[DutyOutcome]) -> None:
         assert [each.state for each in outcomes] == [DONE]
         with closing(db.connect()) as own:
             assert texts(own) == [str(number) for number in range(50)]
@@ -86,7 +86,7 @@ def to_sweep(db: ContractDatabase, folder: Path) -> Scenario:
         streams.member_with_lease(own, "dead")
         end_lease(db, "dead")
 
-    def check(outcomes: list[Outcome]) -> None:
+    def check(outcomes: list[DutyOutcome]) -> None:
         assert [each.state for each in outcomes] == [DONE]
         with closing(db.connect()) as own:
             assert all(each.holder is None for each in subscriptions.lag(own, SUBSCRIPTION))
@@ -104,7 +104,7 @@ def to_clean(db: ContractDatabase, folder: Path) -> Scenario:
             targets=[place.name],
         )  # fmt: skip
 
-    def check(outcomes: list[Outcome]) -> None:
+    def check(outcomes: list[DutyOutcome]) -> None:
         read = [each for each in outcomes if each.unit.duty == "read back"]
         assert sum(each.events for each in read) == 2 * EVENTS, outcomes
         assert {each.state for each in read} == {DONE}
@@ -122,7 +122,7 @@ def to_relay(db: ContractDatabase, folder: Path) -> Scenario:
         streams.short_leases(own, 2)
     setup = replace(_setup(db), sinks={(MAIN, SUBSCRIPTION): f"jsonl:{folder / 'sink'}"})
 
-    def check(outcomes: list[Outcome]) -> None:
+    def check(outcomes: list[DutyOutcome]) -> None:
         assert {each.state for each in outcomes} == {DONE}, outcomes
         for partition in range(4):
             assert sent(folder / "sink", partition) == list(range(1, 301)), partition
@@ -140,7 +140,7 @@ def to_backfill(db: ContractDatabase, folder: Path) -> Scenario:
         request_backfill(own, STREAM, REHYDRATE)
         request_backfill(own, STREAM, RELAY, f"jsonl:{folder / 'again'}")
 
-    def check(outcomes: list[Outcome]) -> None:
+    def check(outcomes: list[DutyOutcome]) -> None:
         assert [(each.state, each.events) for each in outcomes] == [(DONE, EVENTS)] * 2
         with closing(db.connect()) as own:
             assert [each.sequence for each in log.fetch(own, STREAM, 0, 1, 1_000)] == list(
@@ -158,7 +158,7 @@ def to_roll_up(db: ContractDatabase, folder: Path) -> Scenario:
     with closing(db.connect()) as own:
         backfill.filled(own, folder, dropped=False, copy=_copy(db, days_ago=3))
 
-    def check(outcomes: list[Outcome]) -> None:
+    def check(outcomes: list[DutyOutcome]) -> None:
         assert [(each.state, each.events) for each in outcomes] == [(DONE, EVENTS)]
         with closing(db.connect()) as own:
             places = {each.location for each in copies_of(own, STREAM)}
@@ -173,7 +173,7 @@ def to_archive(db: ContractDatabase, folder: Path) -> Scenario:
     with closing(db.connect()) as own:
         backfill.filled(own, folder, dropped=False, copy=lambda *_: None)
 
-    def check(outcomes: list[Outcome]) -> None:
+    def check(outcomes: list[DutyOutcome]) -> None:
         assert [each.state for each in outcomes] == [DONE] * backfill.EPOCHS, outcomes
         with closing(db.connect()) as own:
             due = log_epochs(own, STREAM)
@@ -190,7 +190,7 @@ def to_audit(db: ContractDatabase, folder: Path, hot: int = 30) -> Scenario:
         backfill.filled(own, folder, partitions=2, dropped=True)
         streams.more(own, 2, hot)
 
-    def check(outcomes: list[Outcome]) -> None:
+    def check(outcomes: list[DutyOutcome]) -> None:
         assert [(each.state, each.events) for each in outcomes] == [(DONE, EVENTS + hot)] * 2
 
     return Scenario(_setup(db, backfill.target(folder)), check)
@@ -209,17 +209,17 @@ SCENARIOS = {
 }
 
 
-def do(name: str, setup: Setup, **given: Any) -> list[Outcome]:
+def do(name: str, setup: Setup, **given: Any) -> list[DutyOutcome]:
     """Do the work of a scenario, with ``engine`` and ``spark``."""
     if name == "clean":
-        return verbs.clean(setup, [Place(STREAM)], **given)
+        return verbs.clean(setup, [DutyPlace(STREAM)], **given)
     if name == "relay":
         return verbs.relay(setup, [(MAIN, SUBSCRIPTION)], **given)
     if name == "rollup":
-        return verbs.rollup(setup, [(Place(STREAM), "one")], **given)
+        return verbs.rollup(setup, [(DutyPlace(STREAM), "one")], **given)
     if name == "audit":
         return audit(setup, STREAM, **given)
     if name == "archive":
-        return verbs.archive(setup, [(Place(STREAM), "one")], given["spark"])
+        return verbs.archive(setup, [(DutyPlace(STREAM), "one")], given["spark"])
     verb = {"sequence": verbs.sequence, "sweep": verbs.sweep, "backfill": verbs.backfill}[name]
     return verb(setup, **given)

@@ -12,7 +12,7 @@ import pytest
 
 from ops.duties.audit import audit
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, FAILED, Outcome
+from ops.duties.units import DONE, FAILED, DutyOutcome
 from penstock import log
 from penstock.errors import BeyondHighWatermark, InvalidArgument, InvalidPartition
 from tests.contract.databases import ContractDatabase
@@ -75,7 +75,7 @@ BROKEN: dict[str, tuple[Callable[[ContractDatabase], None], str]] = {
 }
 
 
-def _states(outcomes: list[Outcome]) -> list[tuple[str, int]]:
+def _states(outcomes: list[DutyOutcome]) -> list[tuple[str, int]]:
     return [(each.state, each.events) for each in outcomes]
 
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from ops.duties.code import write_archive
-from ops.duties.units import Outcome
+from ops.duties.units import DutyOutcome
 from tests.contract.databases import ContractDatabase
 from tests.duties.cluster import ANY_UNIT, BEFORE, Job
 from tests.duties.kit import JOBS, SCENARIOS
@@ -96,7 +96,7 @@ def _cluster(folder: Path) -> Iterator[subprocess.Popen[str]]:
                     child.kill()
 
 
-def outcomes_of(cluster: subprocess.Popen[str], job: Job, file: Path) -> list[Outcome]:
+def outcomes_of(cluster: subprocess.Popen[str], job: Job, file: Path) -> list[DutyOutcome]:
     """What the driver reports of a job."""
     assert cluster.stdin is not None
     assert cluster.stdout is not None
@@ -104,7 +104,7 @@ def outcomes_of(cluster: subprocess.Popen[str], job: Job, file: Path) -> list[Ou
     cluster.stdin.write(f"{file}\n")
     cluster.stdin.flush()
     assert cluster.stdout.readline() == "done\n"
-    found: list[Outcome] = pickle.loads(file.with_suffix(".done").read_bytes())
+    found: list[DutyOutcome] = pickle.loads(file.with_suffix(".done").read_bytes())
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 from ops.duties.engine import SQL
 from ops.duties.running import run
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, FAILED, LEFT, Unit
+from ops.duties.units import DONE, FAILED, LEFT, DutyUnit
 from penstock import database
 from tests.contract.databases import ContractDatabase
 from tests.contract.ops.test_guarded_drops import NO_READING
@@ -20,7 +20,7 @@ from tests.duties.kit import EVENTS, to_clean
 from tests.kit import backfill
 from tests.kit.stream import STREAM
 
-BEGIN = Unit("begin clean", topic=STREAM)
+BEGIN = DutyUnit("begin clean", topic=STREAM)
 
 
 def _lows(db: ContractDatabase) -> list[int]:
@@ -33,8 +33,8 @@ def _begun(setup: Setup) -> str:
     return str(begun.found["run"])
 
 
-def _read(token: str, partition: int, last: int) -> Unit:
-    return Unit("read back", topic=STREAM, partition=partition, first=1, last=last, run=token)
+def _read(token: str, partition: int, last: int) -> DutyUnit:
+    return DutyUnit("read back", topic=STREAM, partition=partition, first=1, last=last, run=token)
 
 
 @pytest.mark.long_on("mariadb")
@@ -44,7 +44,7 @@ def test_what_was_not_read_is_not_dropped(db: ContractDatabase, tmp_path: Path) 
     token = _begun(setup)
     (read,) = run([_read(token, 0, 5)], setup)
     assert (read.state, read.events) == (DONE, 5 * backfill.EVENTS)
-    run([Unit("clean", topic=STREAM, run=token)], setup)
+    run([DutyUnit("clean", topic=STREAM, run=token)], setup)
     assert _lows(db) == [5 * backfill.EVENTS + 1, 1]
 
 
@@ -53,7 +53,7 @@ def test_without_the_token_it_would_be(db: ContractDatabase, tmp_path: Path) -> 
     """Guard: retention_hold counts only what was read under the token of this run."""
     setup = to_clean(db, tmp_path).setup
     without(db, NO_READING)
-    run([Unit("clean", topic=STREAM, run=_begun(setup))], setup)
+    run([DutyUnit("clean", topic=STREAM, run=_begun(setup))], setup)
     assert _lows(db) == [EVENTS + 1] * 2
 
 
@@ -62,7 +62,7 @@ def test_a_repeated_drop_is_refused(db: ContractDatabase, tmp_path: Path) -> Non
     setup = to_clean(db, tmp_path).setup
     token = _begun(setup)
     run([_read(token, 0, 1)], setup)
-    drop = Unit("clean", topic=STREAM, run=token)
+    drop = DutyUnit("clean", topic=STREAM, run=token)
     states = [each.state for each in run([drop], setup) + run([drop], setup)]
     assert states == [DONE, LEFT]
     (late,) = run([_read(token, 0, 5)], setup)
@@ -80,7 +80,7 @@ def test_a_damaged_copy_stops_its_topic(db: ContractDatabase, tmp_path: Path) ->
     outcomes = run([_read(token, part, 10) for part in (0, 1)], setup)
     assert sorted(each.state for each in outcomes) == [DONE, FAILED]
     assert "is damaged" in "".join(each.error for each in outcomes)
-    run([Unit("clean", topic=STREAM, run=token)], setup)
+    run([DutyUnit("clean", topic=STREAM, run=token)], setup)
     assert _lows(db) == [1, 1]
 
 
@@ -89,14 +89,18 @@ def test_two_runs_at_once_drop_once(db: ContractDatabase, tmp_path: Path) -> Non
     setup = to_clean(db, tmp_path).setup
     tokens = [_begun(setup), _begun(setup)]
     run([_read(token, part, 10) for token in tokens for part in (0, 1)], setup)
-    outcomes = run([Unit("clean", topic=STREAM, run=token) for token in tokens], setup)
+    outcomes = run([DutyUnit("clean", topic=STREAM, run=token) for token in tokens], setup)
     assert sum(each.events for each in outcomes) == 2 * EVENTS
     assert _lows(db) == [EVENTS + 1] * 2
 
 
 def test_an_error_stops_no_other_unit(db: ContractDatabase, tmp_path: Path) -> None:
     setup = to_clean(db, tmp_path).setup
-    units = [Unit("sweep", "nowhere"), Unit("begin clean", topic="no/such"), Unit("sweep")]
+    units = [
+        DutyUnit("sweep", "nowhere"),
+        DutyUnit("begin clean", topic="no/such"),
+        DutyUnit("sweep"),
+    ]
     outcomes = run(units, setup)
     assert [each.state for each in outcomes] == [FAILED, FAILED, DONE]
     assert "no database 'nowhere'" in outcomes[0].error

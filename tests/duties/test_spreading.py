@@ -15,10 +15,10 @@ from ops.duties.code import write_archive
 from ops.duties.running import run
 from ops.duties.setup import Setup
 from ops.duties.spreading import spread
-from ops.duties.units import DONE, FAILED, LOST, Outcome, Unit, frame
+from ops.duties.units import DONE, FAILED, LOST, DutyOutcome, DutyUnit, frame
 from ops.duties.work import do_unit
 from penstock.errors import ConfigurationError
-from penstock.spark.options import Address
+from penstock.spark.options import DatabaseAddress
 from tests.contract.databases import ContractDatabase
 from tests.duties.kit import to_sequence
 
@@ -34,8 +34,8 @@ def test_an_error_is_reported_and_not_tried_again(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no report, plan or error tells the address."""
-    setup = Setup({"a": Address(SECRET), "b": Address(variable="NO_SUCH_VARIABLE")})
-    units = [Unit("sweep", "a"), Unit("sweep", "b"), Unit("sweep", "c")]
+    setup = Setup({"a": DatabaseAddress(SECRET), "b": DatabaseAddress(variable="NO_SUCH_VARIABLE")})
+    units = [DutyUnit("sweep", "a"), DutyUnit("sweep", "b"), DutyUnit("sweep", "c")]
     plans: list[str] = []
     job = spreading._job
 
@@ -62,12 +62,12 @@ def test_an_error_is_reported_and_not_tried_again(
 def test_a_unit_that_kills_its_process_is_lost_alone(spark: SparkSession) -> None:
     """Guard: the halving; without it the job takes the others along."""
 
-    def work(unit: Unit) -> Outcome:
+    def work(unit: DutyUnit) -> DutyOutcome:
         if unit.subject == "3":
             os.kill(os.getpid(), signal.SIGKILL)
-        return Outcome(unit, DONE, 1, 0.0)
+        return DutyOutcome(unit, DONE, 1, 0.0)
 
-    units = [Unit("sweep", subject=str(number)) for number in range(5)]
+    units = [DutyUnit("sweep", subject=str(number)) for number in range(5)]
     outcomes = spread(spark, units, work)
     assert [each.unit for each in outcomes] == units
     assert [each.state for each in outcomes] == [DONE, DONE, DONE, LOST, DONE]
@@ -84,14 +84,14 @@ def test_a_unit_whose_process_dies_is_done_by_another_one(
     scenario = to_sequence(db, tmp_path)
     setup, marker = scenario.setup, tmp_path / "marker"
 
-    def work(unit: Unit) -> Outcome:
+    def work(unit: DutyUnit) -> DutyOutcome:
         outcome = do_unit(unit, setup)
         if unit.duty == "sequence" and not marker.exists():
             marker.write_text(f"{outcome.worker} {outcome.events}")
             os.kill(os.getpid(), signal.SIGKILL)
         return outcome
 
-    sequenced, swept = spread(spark, [Unit("sequence"), Unit("sweep")], work)
+    sequenced, swept = spread(spark, [DutyUnit("sequence"), DutyUnit("sweep")], work)
     assert marker.read_text().split()[1:] == ["50"]
     assert sequenced.worker not in marker.read_text()
     assert (sequenced.events, swept.state) == (0, DONE)
@@ -100,7 +100,7 @@ def test_a_unit_whose_process_dies_is_done_by_another_one(
 
 def test_a_duty_that_does_not_exist_is_refused_at_once() -> None:
     with pytest.raises(ConfigurationError, match="no duty 'dance'"):
-        run([Unit("dance")], Setup({}), engine="spark")
+        run([DutyUnit("dance")], Setup({}), engine="spark")
 
 
 def test_the_code_travels_with_its_sql(tmp_path: Path) -> None:

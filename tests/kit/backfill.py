@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ops.backfill import requests as requests
-from ops.backfill.requests import Unit
-from ops.backfill.running import Job, Worker, Workers, run_due
+from ops.backfill.requests import BackfillUnit
+from ops.backfill.running import BackfillWorker, Job, Workers, run_due
 from ops.backfill.workers import Places, workers
 from ops.seal import seal
 from ops.sinks.address import open_sink
@@ -83,7 +83,7 @@ def places(folder: Path) -> Places:
 class Watched:
     """A worker that calls a hook before, within and after each range."""
 
-    def __init__(self, inner: Worker, job: Job, hook: Hook) -> None:
+    def __init__(self, inner: BackfillWorker, job: Job, hook: Hook) -> None:
         self._inner = inner
         self._hook = hook
         self._begun = 0
@@ -96,7 +96,7 @@ class Watched:
 
         job.alive.check = checked  # type: ignore[method-assign]
 
-    def bring(self, unit: Unit) -> None:
+    def bring(self, unit: BackfillUnit) -> None:
         """The range, between its hooks."""
         self._begun += 1
         self._hook(BEFORE, self._begun)
@@ -111,10 +111,10 @@ class Watched:
 def watched(folder: Path, hook: Hook) -> Workers:
     """Workers that call a hook."""
 
-    def watch(make: Callable[[Job], Worker]) -> Callable[[Job], Worker]:
+    def watch(make: Callable[[Job], BackfillWorker]) -> Callable[[Job], BackfillWorker]:
         return lambda job: Watched(make(job), job, hook)
 
-    made: Mapping[str, Callable[[Job], Worker]] = workers(places(folder))
+    made: Mapping[str, Callable[[Job], BackfillWorker]] = workers(places(folder))
     return {kind: watch(make) for kind, make in made.items()}
 
 

@@ -16,7 +16,7 @@ from ops import health as health_module
 from ops.health import health
 from ops.policies import file as policy_file, policy
 from ops.policies.file import Policies
-from ops.policies.policy import Awaited, Drift
+from ops.policies.policy import Awaited, PolicyDrift
 from ops.seal import seal
 from penstock import subscriptions
 from penstock.database import call
@@ -71,8 +71,8 @@ def test_apply_removes_the_drift_and_is_idempotent(
     connection: Connection, policies: Policies, orders: str
 ) -> None:
     wanted = [
-        Drift(orders, "retention", "3600 s, 1 copies on local", "none"),
-        Drift(orders, "relay files", "files", "none"),
+        PolicyDrift(orders, "retention", "3600 s, 1 copies on local", "none"),
+        PolicyDrift(orders, "relay files", "files", "none"),
     ]
     assert policy.apply(connection, policies) == wanted
     assert policy.drift(connection, policies) == []
@@ -97,11 +97,11 @@ def test_what_was_set_by_hand_is_shown_and_only_the_file_s_topics_are_mended(
             origin="hand",
             targets=["b", "a"],
         )
-    by_hand = Drift(
+    by_hand = PolicyDrift(
         "shop/other", "retention", "none", "0 s, 2 copies on a, b", mendable=False, origin="hand"
     )
     assert policy.drift(connection, policies) == [
-        Drift(
+        PolicyDrift(
             orders, "retention", "3600 s, 1 copies on local", "0 s, 2 copies on a, b", origin="hand"
         ),
         by_hand,
@@ -350,7 +350,7 @@ def test_a_topic_that_is_not_archived(connection: Connection, orders: str, tmp_p
     text = f"topics: {{{orders}: {{archive: none, retention: {{minimum_age: 1h}}}}}}"
     wanted = policy_file.parse(text, tmp_path / "policies.yaml")
     assert policy.apply(connection, wanted) == [
-        Drift(orders, "retention", "3600 s, without a copy", "none")
+        PolicyDrift(orders, "retention", "3600 s, without a copy", "none")
     ]
     assert policy.drift(connection, wanted) == []
     assert policy.retention_in_force(connection)[orders].copies == 0

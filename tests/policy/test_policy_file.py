@@ -9,7 +9,7 @@ import pytest
 
 from ops.archive.placement import Placement
 from ops.policies import file as policy_file
-from ops.policies.file import Limits, RelayPolicy, RetentionPolicy, SealPolicy, TopicPolicy
+from ops.policies.file import HealthLimits, RelayPolicy, RetentionPolicy, SealPolicy, TopicPolicy
 from penstock.errors import ConfigurationError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ def test_everything_that_a_file_may_say() -> None:
     }
     assert found.relays["broker"] == RelayPolicy("broker", "shop/orders", "to-pulsar", "${SINK}")
     assert found.relays["files"].subscription == "files"
-    assert found.limits == Limits(5, 120, 90)
+    assert found.limits == HealthLimits(5, 120, 90)
     assert found.settings == {
         ("global", "", "heartbeat"): {"heartbeat_seconds": 0.5, "lease_seconds": 5},
         ("namespace", "shop/eu", "retry"): {"max_attempts": 3, "exhausted": "park_key"},
@@ -309,7 +309,7 @@ def test_several_databases_share_targets_each_in_a_folder_of_its_own() -> None:
     assert (us.topics, us.relays, us.settings) == ({}, {}, {})
     assert eu.relays["files"].topic == "shop/orders"
     assert eu.settings == {("global", "", "retry"): {"jitter": 0}}
-    assert (found.limits, eu.limits) == (Limits(relay_lag=120), Limits(15, 120, 9))
+    assert (found.limits, eu.limits) == (HealthLimits(relay_lag=120), HealthLimits(15, 120, 9))
     assert eu.databases == ()
     with pytest.raises(ConfigurationError, match=r"there is no database 'asia'.*has: eu, us"):
         found.of_database("asia")

@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ops.sinks.base import Block
+from ops.sinks.base import RelayBlock
 from penstock.records import Event
 
 TOPIC = "bank/accounts"
@@ -32,7 +32,7 @@ def event(sequence: int, *, topic: str = TOPIC, **changes: Any) -> Event:
     return Event(**given | changes)
 
 
-def block(first: int, last: int, *, reopened: bool = False, **changes: Any) -> Block:
+def block(first: int, last: int, *, reopened: bool = False, **changes: Any) -> RelayBlock:
     """A block of such events."""
     of_event = {
         name: changes[name] for name in ("topic", "partition", "history") if name in changes
@@ -49,4 +49,4 @@ def block(first: int, last: int, *, reopened: bool = False, **changes: Any) -> B
         "reopened": reopened,
         "events": tuple(event(sequence, **of_event) for sequence in range(first, last + 1)),
     }
-    return Block(**given | changes)
+    return RelayBlock(**given | changes)

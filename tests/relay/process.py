@@ -17,7 +17,7 @@ import threading
 from ops.relay.block import Backoff
 from ops.relay.relay import Relay
 from ops.sinks import open_sink
-from ops.sinks.base import Block, Sink
+from ops.sinks.base import RelayBlock, Sink
 from ops.sinks.pulsar import PulsarSink
 from penstock.log.restores import Seen
 
@@ -43,7 +43,7 @@ class CrashingSink:
         """As the sink."""
         return self._sink.seen(relay, topic, known_as, partition)
 
-    def send_block(self, block: Block) -> None:
+    def send_block(self, block: RelayBlock) -> None:
         """As the sink, up to the third block."""
         self._blocks += 1
         if self._blocks == _CRASHES_AT and self._where == "before":

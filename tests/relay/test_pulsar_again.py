@@ -15,7 +15,7 @@ from ops.backfill.requests import RELAY, Window
 from ops.backfill.running import run_due
 from ops.backfill.workers import workers
 from ops.sinks.address import open_sink
-from ops.sinks.base import Block, Sink, SinkUnavailable
+from ops.sinks.base import RelayBlock, Sink, SinkUnavailable
 from tests.kit.backfill import filled, places, state_of
 from tests.kit.stream import STREAM
 from tests.relay.conftest import Broker
@@ -27,13 +27,13 @@ def test_an_answer_that_is_lost_doubles_nothing(
     connection: psycopg.Connection[Any], database_url: str, broker: Broker, tmp_path: Path
 ) -> None:
     """Out of the archive.  Guard: the next attempt sends the same block, which the broker knows."""
-    lost: list[Block] = []
+    lost: list[RelayBlock] = []
 
     def forgetful(address: str, beside: str) -> Sink:
         sink = open_sink(address, beside=beside)
         send = sink.send_block
 
-        def send_block(block: Block) -> None:
+        def send_block(block: RelayBlock) -> None:
             send(block)
             if not lost:
                 lost.append(block)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from ops.sinks import pulsar_channel
-from ops.sinks.base import Block, SinkMisconfigured
+from ops.sinks.base import RelayBlock, SinkMisconfigured
 from ops.sinks.pulsar import PulsarSink
-from ops.sinks.pulsar_channel import TOPIC_PROPERTY, Message, producer_name
+from ops.sinks.pulsar_channel import TOPIC_PROPERTY, PulsarMessage, producer_name
 from penstock.log.restores import Seen
 from penstock.records import Event
 from tests.relay.blocks import block, event
@@ -45,7 +45,7 @@ def test_under_the_name_of_the_old_one_it_is(
 ) -> None:
     """Mutant: the producer is named by the address; what the broker drops is noticed."""
 
-    def by_address(block: Block) -> str:
+    def by_address(block: RelayBlock) -> str:
         return f"penstock/{block.relay}/{block.topic}/{block.partition}/{block.history}"
 
     monkeypatch.setattr(pulsar_channel, "producer_name", by_address)
@@ -75,21 +75,21 @@ def test_what_was_sent_before_topics_had_names(
 ) -> None:
     """Guards: the producer keeps its name, and a message without a name has its address for one."""
 
-    def without_name(event: Event, block: Block) -> Message:
+    def without_name(event: Event, block: RelayBlock) -> PulsarMessage:
         made = present(event, block)
-        return Message(
+        return PulsarMessage(
             made.event,
             {key: text for key, text in made.properties.items() if key != TOPIC_PROPERTY},
             made.size,
         )
 
-    present = Message.of
+    present = PulsarMessage.of
     old = block(1, 100, topic=topic)
     assert producer_name(old) == f"penstock/{RELAY}/{topic}/0/1"
     first, second = pulsar_sink(), pulsar_sink()
     first.preflight(topic, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(Message, "of", without_name)
+        patch.setattr(PulsarMessage, "of", without_name)
         first.send_block(old)
     target = first.pulsar_topic(topic)
     assert TOPIC_PROPERTY not in broker.read(target, 0)[-1].properties()

@@ -14,7 +14,7 @@ import pytest
 from ops.relay.block import Backoff, relay_once
 from ops.relay.relay import Relay, relay_micro_batch
 from ops.sinks import open_sink
-from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailable
+from ops.sinks.base import EventRefused, RelayBlock, SinkMisconfigured, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
 from penstock.errors import ConfigurationError, StaleLease
 from penstock.log.restores import Seen
@@ -97,7 +97,7 @@ class Scripted:
         self.sink = sink
         self.raises: list[Exception] = []
         self.refuses: set[int] = set()
-        self.blocks: list[Block] = []
+        self.blocks: list[RelayBlock] = []
 
     def preflight(self, topic: str, partitions: int) -> None:
         """As the sink."""
@@ -107,7 +107,7 @@ class Scripted:
         """As the sink."""
         return self.sink.seen(relay, topic, known_as, partition)
 
-    def send_block(self, block: Block) -> None:
+    def send_block(self, block: RelayBlock) -> None:
         """Raise what is next, refuse what is poison, else as the sink."""
         self.blocks.append(block)
         if self.raises:

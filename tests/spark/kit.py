@@ -11,7 +11,7 @@ from penstock.records import Message
 from penstock.spark.columns import COLUMNS
 from penstock.spark.options import read_options
 from penstock.spark.planning import batch_ranges
-from penstock.spark.ranges import Range
+from penstock.spark.ranges import SourceRange
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import TOPIC, drain, topic
 
@@ -92,7 +92,7 @@ def frame(spark: SparkSession, db: ContractDatabase, **options: object) -> DataF
     return reader.load()
 
 
-def planned(db: ContractDatabase, **options: object) -> list[Range]:
+def planned(db: ContractDatabase, **options: object) -> list[SourceRange]:
     """The ranges that a batch read with these options has, without Spark."""
     given = {"url": db.url, "topic": TOPIC, **{name: str(each) for name, each in options.items()}}
     with closing(db.connect()) as connection:

@@ -16,7 +16,7 @@ from penstock.errors import BelowLowSequence, BookmarkNotFound, EpochMissing, In
 from penstock.spark import cold, register
 from penstock.spark.batch import RangesInput, inputs, read_input
 from penstock.spark.cold import BELOW_LOW_HINT, Archive
-from penstock.spark.columns import Wanted
+from penstock.spark.columns import ReadColumns
 from penstock.spark.options import read_options
 from penstock.spark.stream import StreamReader
 from tests.contract.databases import ContractDatabase, PostgresDatabase
@@ -51,7 +51,7 @@ def _rows(db: ContractDatabase, target: Target | None, **options: object) -> lis
 
 
 def _read(given: Any, tasks: list[RangesInput]) -> list[Row]:
-    wanted = Wanted(TOPIC, ALL, given.types)
+    wanted = ReadColumns(TOPIC, ALL, given.types)
     batches = [batch for task in tasks for batch in read_input(Archive.of(given), wanted, task)]
     rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
     return sorted((_without_epoch(row) for row in rows), key=lambda row: (row[1], row[3]))
@@ -138,7 +138,7 @@ def test_a_log_epoch_is_named_where_it_was_read_from_a_copy(
     _archived(db, target)
     given = read_options(_given(db, target, source="cold"))
     tasks = [RangesInput([each]) for each in planned(db, **_given(db, target, source="cold"))]
-    wanted = Wanted(TOPIC, ("log_epoch", "sequence", "topic"))
+    wanted = ReadColumns(TOPIC, ("log_epoch", "sequence", "topic"))
     batches = [batch for each in tasks for batch in read_input(Archive.of(given), wanted, each)]
     found = {tuple(row.values()) for batch in batches for row in batch.to_pylist()}
     assert found == {((n - 1) // 10 + 1, n, TOPIC) for n in range(1, 26)}
@@ -153,7 +153,7 @@ def test_retention_between_plan_and_read_loses_nothing(
     given = read_options(_given(db, target, eventsPerTask=100))
     tasks = inputs(planned(db, **_given(db, target)), given)
     _archived(db, target)
-    first = read_input(Archive.of(given), Wanted(TOPIC, ALL), tasks[0])
+    first = read_input(Archive.of(given), ReadColumns(TOPIC, ALL), tasks[0])
     begun = next(first)
     _dropped(db, target)
     rest = [begun, *first]

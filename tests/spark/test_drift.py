@@ -17,7 +17,7 @@ from penstock.errors import InvalidArgument
 from penstock.log import Lsn
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
-from penstock.spark.drift import MISSING, NEW, OTHER_TYPE, Drift, Walk
+from penstock.spark.drift import MISSING, NEW, OTHER_TYPE, FieldDrift, Walk
 from penstock.spark.schemas import parse_schema
 from tests.contract.databases import PostgresDatabase
 from tests.kit.log import TOPIC, drain, topic
@@ -139,10 +139,10 @@ def test_drift_is_counted_over_a_range(spark: SparkSession, database_url: str) -
     )
     # Which partition was sequenced first is not said.
     assert [replace(found[0], partition=0), *found[1:]] == [
-        Drift("late", NEW, None, "boolean", 3, 0, Lsn(0, 2)),
-        Drift("", OTHER_TYPE, "object", None, 1, 0, Lsn(0, 3)),
-        Drift("id", MISSING, "int", None, 1, 1, Lsn(0, 4)),
-        Drift("id", OTHER_TYPE, "int", "string", 1, 0, Lsn(0, 1)),
+        FieldDrift("late", NEW, None, "boolean", 3, 0, Lsn(0, 2)),
+        FieldDrift("", OTHER_TYPE, "object", None, 1, 0, Lsn(0, 3)),
+        FieldDrift("id", MISSING, "int", None, 1, 1, Lsn(0, 4)),
+        FieldDrift("id", OTHER_TYPE, "int", "string", 1, 0, Lsn(0, 1)),
     ]
     late = penstock.spark.schema_drift(spark, TOPIC, parse_schema("id int"), last=1, url=db.url)
     assert [(each.field, each.kind, each.events) for each in late] == [

@@ -23,10 +23,10 @@ from penstock.errors import (
 )
 from penstock.spark.batch import RangesInput, read_input
 from penstock.spark.cold import Archive
-from penstock.spark.columns import Wanted
+from penstock.spark.columns import ReadColumns
 from penstock.spark.hot import read_hot
-from penstock.spark.options import Address
-from penstock.spark.ranges import Range
+from penstock.spark.options import DatabaseAddress
+from penstock.spark.ranges import SourceRange
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase, PostgresDatabase
 from tests.kit.log import TOPIC
@@ -44,9 +44,11 @@ def _rows(batches: list[pa.RecordBatch]) -> list[Row]:
     ]
 
 
-def _read(db: ContractDatabase, ranges: list[Range], wanted: Wanted | None = None) -> Any:
-    archive = Archive(Address(db.url), (), only=False)
-    return list(read_input(archive, wanted or Wanted(TOPIC, ALL), RangesInput(ranges)))
+def _read(
+    db: ContractDatabase, ranges: list[SourceRange], wanted: ReadColumns | None = None
+) -> Any:
+    archive = Archive(DatabaseAddress(db.url), (), only=False)
+    return list(read_input(archive, wanted or ReadColumns(TOPIC, ALL), RangesInput(ranges)))
 
 
 def test_every_column_of_every_event(db: ContractDatabase) -> None:
@@ -58,20 +60,20 @@ def test_every_column_of_every_event(db: ContractDatabase) -> None:
 
 def test_columns_that_are_not_wanted_are_not_read(db: ContractDatabase) -> None:
     published(db, 20)
-    batches = _read(db, planned(db), Wanted(TOPIC, ("sequence", "topic", "key")))
+    batches = _read(db, planned(db), ReadColumns(TOPIC, ("sequence", "topic", "key")))
     assert batches[0].schema.names == ["sequence", "topic", "key"]
     expected = [(row[3], TOPIC, row[5]) for row in logged(db)]
     assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == expected
-    (only, *_) = _read(db, planned(db), Wanted(TOPIC, ("partition",)))
+    (only, *_) = _read(db, planned(db), ReadColumns(TOPIC, ("partition",)))
     assert only.to_pydict() == {"partition": [0] * only.num_rows}
 
 
 def test_only_the_wanted_types(db: ContractDatabase) -> None:
     published(db, 100)
-    rows = _rows(_read(db, planned(db), Wanted(TOPIC, ALL, ("even", "größe"))))
+    rows = _rows(_read(db, planned(db), ReadColumns(TOPIC, ALL, ("even", "größe"))))
     assert rows == [row for row in logged(db) if row[6] in {"even", "größe"}]
     assert len(rows) == 52
-    assert _read(db, planned(db), Wanted(TOPIC, ALL, ("none",))) == []
+    assert _read(db, planned(db), ReadColumns(TOPIC, ALL, ("none",))) == []
 
 
 def test_positions_are_where_a_read_begins_and_ends(db: ContractDatabase) -> None:
@@ -122,7 +124,7 @@ def test_no_snapshot_is_held_while_spark_takes_the_rows(database_url: str) -> No
     published(db, 400, partitions=1)
     with closing(db.connect()) as connection:
         (only,) = planned(db)
-        batches = read_hot(connection, Wanted(TOPIC, ALL), only)
+        batches = read_hot(connection, ReadColumns(TOPIC, ALL), only)
         next(batches)
         held = db.run(
             "SELECT state, backend_xmin FROM pg_stat_activity WHERE pid ="
@@ -158,7 +160,7 @@ def test_a_log_that_became_shorter_is_an_error(db: ContractDatabase) -> None:
     """Guard: the events of each page are counted."""
     published(db, 20, odd=False)
     (first, _) = planned(db)
-    longer = Range(first.partition, first.partition_id, first.first, first.last + 1)
+    longer = SourceRange(first.partition, first.partition_id, first.first, first.last + 1)
     with pytest.raises(LogBehind, match="ends before sequence 11 now, and had 11"):
         _read(db, [longer])
 

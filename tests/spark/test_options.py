@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigurationError, InvalidArgument, InvalidName, PenstockError
 from penstock.spark.columns import chosen
-from penstock.spark.options import Place, read_options, write_options
+from penstock.spark.options import ReadBound, read_options, write_options
 from penstock.spark.writing import BatchWriter, _messages
 from penstock.topics import validation
 
@@ -94,8 +94,8 @@ def test_options_are_read() -> None:
     found = read_options(CaseInsensitiveDict(given))
     assert found.partitions == frozenset({0, 3, 8, 9, 10})
     assert found.types == ("a", "b")
-    assert found.starting == Place(positions={0: 7})
-    assert found.ending == Place(time=datetime(2026, 1, 31, 8, 30, tzinfo=UTC))
+    assert found.starting == ReadBound(positions={0: 7})
+    assert found.ending == ReadBound(time=datetime(2026, 1, 31, 8, 30, tzinfo=UTC))
     assert found.pace.max_delay_seconds == 0.25
     milliseconds = read_options({**TOPIC, "startingTimestamp": "1500"})
     assert milliseconds.starting.time == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
@@ -103,7 +103,7 @@ def test_options_are_read() -> None:
     assert listed.types == ("a,b", "c")
     assert read_options({**TOPIC, "types": '[""]'}).types == ("",)
     last = read_options({**TOPIC, "startingTimestamp": "253402300799999"}).starting
-    assert last == Place(time=datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC))
+    assert last == ReadBound(time=datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC))
     assert read_options({**TOPIC, "types": "https://a.b/c@2"}).types == ("https://a.b/c@2",)
 
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from hypothesis import given, strategies as st
 
-from penstock.spark.ranges import Range, cut, shared
+from penstock.spark.ranges import SourceRange, cut, shared
 
 _LENGTHS = st.lists(st.integers(0, 500), min_size=1, max_size=8)
 
 
-def _ranges(lengths: list[int]) -> list[Range]:
-    return [Range(at, 65_536 + at, 11, 10 + length) for at, length in enumerate(lengths)]
+def _ranges(lengths: list[int]) -> list[SourceRange]:
+    return [SourceRange(at, 65_536 + at, 11, 10 + length) for at, length in enumerate(lengths)]
 
 
-def _events(ranges: list[Range]) -> list[tuple[int, int]]:
+def _events(ranges: list[SourceRange]) -> list[tuple[int, int]]:
     return [(each.partition, n) for each in ranges for n in range(each.first, each.last + 1)]
 
 
@@ -48,7 +48,7 @@ def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
         [5],
     ]
     cold = [replace(each, is_cold=True) for each in _ranges([200_000] * 3)]
-    hot = Range(9, 9, 1, 5)
+    hot = SourceRange(9, 9, 1, 5)
     assert cut([*cold, hot], 100_000, None) == [cold[:2], cold[2:], [hot]]
 
 

@@ -16,7 +16,7 @@ from penstock.testing import (
     assert_nothing_published,
     published,
 )
-from penstock.testing.store import Transaction
+from penstock.testing.store import MemoryTransaction
 from tests.kit.log import wait_until
 from tests.testing.conftest import ORDERS
 
@@ -54,7 +54,7 @@ def test_without_the_way_back_a_savepoint_keeps_all(
     connection: MemoryConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: nothing is undone."""
-    monkeypatch.setattr(Transaction, "back_to", lambda transaction, mark: None)
+    monkeypatch.setattr(MemoryTransaction, "back_to", lambda transaction, mark: None)
     assert _undone(connection) == [b"kept", b"undone"]
 
 

@@ -16,10 +16,10 @@ import penstock
 from penstock.consumer.handlers.executors import InlineExecutor
 from penstock.consumer.handlers.handler import handling, has_run
 from penstock.consumer.handlers.options import ConsumerOptions, TopicPartition
-from penstock.consumer.stream.assignment import Assignment
+from penstock.consumer.stream.assignment import PartitionBuffers
 from penstock.consumer.stream.committing import Committer
 from penstock.consumer.stream.delivery import Batch
-from penstock.consumer.stream.in_flight import InHand
+from penstock.consumer.stream.in_flight import PartitionBuffer
 from penstock.consumer.stream.reading import Reader
 from penstock.consumer.stream.retrying import Retrier
 from penstock.errors import BackwardCommit, InvalidArgument, StaleLease
@@ -120,7 +120,7 @@ class Parts:
             slice_seconds=1.0,
             stopping=lambda: False,
         )
-        self.assignment = Assignment(self.keeper, self.stats, self.executor, self.options)
+        self.assignment = PartitionBuffers(self.keeper, self.stats, self.executor, self.options)
         self.reader = Reader(
             self.assignment, self.keeper, self.options, connect=lambda: NOWHERE, ahead_rows=0
         )
@@ -137,7 +137,7 @@ class Parts:
             options=self.options,
         )
 
-    def done(self, events: int = 2) -> list[InHand]:
+    def done(self, events: int = 2) -> list[PartitionBuffer]:
         """All partitions in hand, with so many events done in each."""
         hands = self.assignment.look_at_leases()
         for each in hands:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ops.duties.proof import Double, Seen, Stretch, faults, joined, stretches, told
+from ops.duties.proof import Double, SeenEvents, Stretch, faults, joined, stretches, told
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("partition", pa.int32()),
@@ -83,7 +83,7 @@ def test_an_empty_range_has_no_fault() -> None:
 
 
 def test_one_event_under_two_sequences_is_found() -> None:
-    seen = Seen()
+    seen = SeenEvents()
     assert not list(seen.add(batch(good(1, 3))))
     again = batch([(9, 20, 30)]).set_column(2, SCHEMA.field(2), pa.array(["e2"]))
     (double,) = seen.add(again)
@@ -91,7 +91,7 @@ def test_one_event_under_two_sequences_is_found() -> None:
 
 
 def test_an_id_that_a_publisher_has_used_twice_is_no_fault() -> None:
-    seen = Seen()
+    seen = SeenEvents()
     assert not list(seen.add(batch(good(1, 3))))
     again = batch([(4, 40, 45)]).set_column(2, SCHEMA.field(2), pa.array(["e2"]))
     assert not list(seen.add(again))

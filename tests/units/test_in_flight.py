@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.consumer.stream.in_flight import OVERHEAD_BYTES, InHand, Unit, by_key
+from penstock.consumer.stream.in_flight import OVERHEAD_BYTES, PartitionBuffer, Unit, by_key
 from penstock.consumer.stream.reading import PROBE_ROWS, Bounds, Room
 from penstock.records import Event, Lease
 
@@ -24,10 +24,10 @@ def event(sequence: int, key: str | None = None, size: int = 1, kind: str = "") 
     )
 
 
-def _worked_off(seed: int) -> tuple[InHand, list[str]]:
+def _worked_off(seed: int) -> tuple[PartitionBuffer, list[str]]:
     """Random reads, failures and ends in any order.  Returns what was wrong."""
     rng = random.Random(seed)
-    each, running, wrong = InHand(LEASE, lane_of=by_key), list[Unit](), list[str]()
+    each, running, wrong = PartitionBuffer(LEASE, lane_of=by_key), list[Unit](), list[str]()
     finished: set[int] = set()
     order: dict[str, list[int]] = defaultdict(list)
     now, read = 0.0, 0
@@ -65,22 +65,22 @@ def test_the_position_is_the_end_of_the_contiguous_prefix() -> None:
 def test_a_position_without_the_prefix_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the position is the highest sequence that is done."""
 
-    def jump(each: InHand) -> None:
+    def jump(each: PartitionBuffer) -> None:
         each.done = max(each._ahead, default=each.done)
 
-    monkeypatch.setattr(InHand, "_advance", jump)
+    monkeypatch.setattr(PartitionBuffer, "_advance", jump)
     assert any("beyond what is done" in text for text in _worked_off(1)[1])
 
 
 def test_two_of_a_key_at_once_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: a lane that is under way is begun again when more of it is read."""
 
-    def put(each: InHand, lane: object, events: Sequence[Event]) -> None:
+    def put(each: PartitionBuffer, lane: object, events: Sequence[Event]) -> None:
         each._lanes.setdefault(lane, deque()).extend(events)
         each._ready.append(lane)
 
-    monkeypatch.setattr(InHand, "_put", put)
-    each = InHand(LEASE, lane_of=by_key)
+    monkeypatch.setattr(PartitionBuffer, "_put", put)
+    each = PartitionBuffer(LEASE, lane_of=by_key)
     each.take([event(1, "a")])
     first = each.begin(1, 0)
     each.take([event(2, "a")])
@@ -92,7 +92,7 @@ def test_two_of_a_key_at_once_are_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_nobody_wants_is_passed() -> None:
     """Also in between, and when nothing else was read."""
-    each = InHand(LEASE)
+    each = PartitionBuffer(LEASE)
     wanted = [event(n, kind="x" if n % 3 else "y") for n in range(1, 8)]
     assert each.take(wanted, lambda event: event.type == "x") == 2
     assert each.done == 0
@@ -101,14 +101,14 @@ def test_what_nobody_wants_is_passed() -> None:
     assert ([e.sequence for e in unit.events], unit.through) == ([1, 2], 3)
     each.end(unit, 2, 0)
     assert each.done == 3
-    each = InHand(LEASE)
+    each = PartitionBuffer(LEASE)
     assert each.take(wanted, lambda event: False) == 7
     assert (each.done, each.rows, each.begin(9, 0)) == (7, 0, None)
 
 
 def test_after_a_failure_half_as_many_are_handed_out() -> None:
     """Until the one that fails is alone; then twice as many again."""
-    each, sizes = InHand(LEASE), list[int]()
+    each, sizes = PartitionBuffer(LEASE), list[int]()
     each.take([event(n) for n in range(1, 41)])
     while (unit := each.begin(16, 0)) is not None:
         sizes.append(len(unit.events))
@@ -124,7 +124,7 @@ def test_after_a_failure_half_as_many_are_handed_out() -> None:
 
 def test_suspects_go_out_in_groups_of_fifty_sequences() -> None:
     """However few of them are wanted: the next one counts so many from where a group began."""
-    each, sizes = InHand(LEASE), list[tuple[int, int]]()
+    each, sizes = PartitionBuffer(LEASE), list[tuple[int, int]]()
     each.alone_to, each.careful_to = 3, 120
     each.take([event(n) for n in range(1, 201)], lambda event: event.sequence % 2 == 1)
     while (unit := each.begin(500, 0)) is not None:
@@ -135,7 +135,7 @@ def test_suspects_go_out_in_groups_of_fifty_sequences() -> None:
 
 def test_a_pause_holds_its_lane_only() -> None:
     """And a lane that waits is not handed out before its time."""
-    each = InHand(LEASE, lane_of=by_key)
+    each = PartitionBuffer(LEASE, lane_of=by_key)
     each.take([event(1, "a"), event(2, "b"), event(3, "a")])
     first = each.begin(5, 0)
     assert first is not None
@@ -150,7 +150,7 @@ def test_a_pause_holds_its_lane_only() -> None:
 
 def test_what_was_not_begun_can_be_dropped() -> None:
     """For a lease that is asked back."""
-    each = InHand(LEASE)
+    each = PartitionBuffer(LEASE)
     each.take([event(n) for n in range(1, 6)])
     unit = each.begin(2, 0)
     assert unit is not None
@@ -165,7 +165,7 @@ def test_memory_is_shared_by_the_partitions_and_bounded() -> None:
     bounds = Bounds(rows=1_000, bytes=10_000_000, batch=500)
     rng = random.Random(5)
     for size, most in ((100, 1_000), (100_000, 99)):
-        room, hands = Room(bounds), [InHand(LEASE) for _ in range(4)]
+        room, hands = Room(bounds), [PartitionBuffer(LEASE) for _ in range(4)]
         for _ in range(60):
             wanted, count = room.chunk(hands)
             assert count <= room.together(count) <= 4 * count
@@ -183,5 +183,5 @@ def test_memory_is_shared_by_the_partitions_and_bounded() -> None:
         assert min(each.done for each in hands[1:]) > most
     room = Room(Bounds(rows=10, bytes=1_000, batch=10))
     room.learn([event(1, size=50_000)], 50_000)
-    assert room.chunk([InHand(LEASE)])[1] == 1
+    assert room.chunk([PartitionBuffer(LEASE)])[1] == 1
     assert OVERHEAD_BYTES > 0

@@ -22,7 +22,7 @@ from penstock.consumer.handlers.executors import Outcome
 from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.consumer.queue.backlog import Backlog
 from penstock.consumer.queue.consumer import QueueConsumer
-from penstock.consumer.queue.delivery import Claim, InHand, QueueDelivery
+from penstock.consumer.queue.delivery import DeliveryWork, HeldDelivery, QueueDelivery
 from penstock.consumer.queue.settling import Settler
 from penstock.errors import InvalidArgument, SubscriptionNotFound
 from penstock.leases.loop import LoopStats
@@ -106,7 +106,7 @@ def test_without_the_supply_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_limit_more_would_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: nothing counts what the database does not know."""
 
-    def take(backlog: Backlog) -> InHand | None:
+    def take(backlog: Backlog) -> HeldDelivery | None:
         return backlog._units.popleft() if backlog._units else None
 
     monkeypatch.setattr(Backlog, "_take", take)
@@ -280,13 +280,13 @@ def test_when_the_consumer_has_to_look() -> None:
     assert len(backlog) == 2
 
 
-def _in_hand(until: float) -> InHand:
-    return InHand(NOTHING, NOTHING, until, done=1)
+def _in_hand(until: float) -> HeldDelivery:
+    return HeldDelivery(NOTHING, NOTHING, until, done=1)
 
 
-def _outcome(error: Exception | None = None) -> Outcome[InHand, Claim]:
+def _outcome(error: Exception | None = None) -> Outcome[HeldDelivery, DeliveryWork]:
     unit = _in_hand(30.0)
-    return Outcome(unit, Claim(unit, QUEUE, 30.0, NOTHING), error)
+    return Outcome(unit, DeliveryWork(unit, QUEUE, 30.0, NOTHING), error)
 
 
 def test_each_event_has_a_context_of_its_own_and_the_event_loop_goes_on() -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from penstock.consumer.handlers.executors import Outcome
-from penstock.consumer.queue.delivery import Claim, InHand
+from penstock.consumer.queue.delivery import DeliveryWork, HeldDelivery
 from penstock.consumer.queue.settling import is_done
 
 
@@ -26,7 +26,7 @@ class Backlog:
     def __init__(self, clock: Callable[[], float], *, together: int) -> None:
         self._clock = clock
         self._together = together
-        self._units: deque[InHand] = deque()
+        self._units: deque[HeldDelivery] = deque()
         self._lock = threading.Lock()
         #: How many events have ended of which the database was not told yet.
         self._untold = 0
@@ -38,12 +38,12 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._units)
 
-    def extend(self, units: Iterable[InHand]) -> None:
+    def extend(self, units: Iterable[HeldDelivery]) -> None:
         """Add what was received."""
         with self._lock:
             self._units.extend(units)
 
-    def take(self, *, alone: bool = False) -> InHand | None:
+    def take(self, *, alone: bool = False) -> HeldDelivery | None:
         """The next event to begin; None when there is none, or none may be begun now.
 
         ``alone``: nothing else is in hand.
@@ -52,8 +52,8 @@ class Backlog:
             return self._take() if alone or self._suspect() is None else None
 
     def after_one(
-        self, outcome: Outcome[InHand, Claim], *, is_last: bool
-    ) -> tuple[InHand | None, bool]:
+        self, outcome: Outcome[HeldDelivery, DeliveryWork], *, is_last: bool
+    ) -> tuple[HeldDelivery | None, bool]:
         """As :class:`penstock.consumer.handlers.executors.Supply` says."""
         with self._lock:
             self._untold += 1
@@ -66,12 +66,12 @@ class Backlog:
         with self._lock:
             self._untold += events
 
-    def take_late(self) -> list[InHand]:
+    def take_late(self) -> list[HeldDelivery]:
         """Those that nobody may begin any more, because their claims are near their end.
 
         A suspect waits on: others would give it back too, and it would never come to its turn.
         """
-        late: list[InHand] = []
+        late: list[HeldDelivery] = []
         with self._lock:
             while self._units and self._is_late(self._units[0]):
                 if self._suspect() is not None:
@@ -79,7 +79,7 @@ class Backlog:
                 late.append(self._units.popleft())
         return late
 
-    def suspect(self) -> InHand | None:
+    def suspect(self) -> HeldDelivery | None:
         """What comes next, if that is handled alone."""
         with self._lock:
             return self._suspect()
@@ -95,7 +95,7 @@ class Backlog:
         with self._lock:
             return bool(self._units) and self._units[-1].is_suspect
 
-    def take_all(self) -> list[InHand]:
+    def take_all(self) -> list[HeldDelivery]:
         """All of them."""
         with self._lock:
             left = list(self._units)
@@ -107,14 +107,14 @@ class Backlog:
         with self._lock:
             return self._units[0].until - self.spare_seconds if self._units else math.inf
 
-    def _take(self) -> InHand | None:
+    def _take(self) -> HeldDelivery | None:
         # While one call tells the database of some, handlers go on with as many again.
         if not self._units or self._untold >= 2 * self._together - 1:
             return None
         return None if self._is_late(self._units[0]) else self._units.popleft()
 
-    def _suspect(self) -> InHand | None:
+    def _suspect(self) -> HeldDelivery | None:
         return self._units[0] if self._units and self._units[0].is_suspect else None
 
-    def _is_late(self, unit: InHand) -> bool:
+    def _is_late(self, unit: HeldDelivery) -> bool:
         return unit.until - self.spare_seconds <= self._clock()

@@ -24,7 +24,7 @@ from penstock.consumer.handlers.options import taking
 from penstock.consumer.handlers.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
 from penstock.consumer.handlers.working import Connections
 from penstock.consumer.queue.backlog import Backlog
-from penstock.consumer.queue.delivery import Claim, InHand, record, record_async
+from penstock.consumer.queue.delivery import DeliveryWork, HeldDelivery, record, record_async
 from penstock.consumer.queue.options import QueueOptions
 from penstock.consumer.queue.settling import Settler
 from penstock.database import config
@@ -254,7 +254,9 @@ class QueueConsumer(Rounds):
         until = begun + self._visibility
         self.backlog.low = (self._ahead() - 1) // 2
         units = [
-            InHand(each, each.receipt, until, each.deliveries > each.failures + SUSPECT_DELIVERIES)
+            HeldDelivery(
+                each, each.receipt, until, each.deliveries > each.failures + SUSPECT_DELIVERIES
+            )
             for each in found
         ]
         try:
@@ -267,7 +269,7 @@ class QueueConsumer(Rounds):
             self._pause = min(2 * self._pause, self._idle_seconds)
         return len(found) == size
 
-    def _part(self, connection: Connection, units: list[InHand]) -> None:
+    def _part(self, connection: Connection, units: list[HeldDelivery]) -> None:
         """Give each event a claim of its own, where handlers finish them in transactions.
 
         A transaction locks a claim: those of events of one claim would wait for each other.
@@ -310,7 +312,7 @@ class QueueConsumer(Rounds):
             self._extend(connection, due)
             self.backlog.drop_lost()
 
-    def _extend(self, connection: Connection, due: list[InHand]) -> None:
+    def _extend(self, connection: Connection, due: list[HeldDelivery]) -> None:
         """Extend claims together; where one of them is lost, one by one."""
         locked = [each for each in due if each.lock.acquire(blocking=False)]
         try:
@@ -329,8 +331,8 @@ class QueueConsumer(Rounds):
                 each.lock.release()
 
     def _extended(
-        self, connection: Connection, units: list[InHand], *, apart: bool = False
-    ) -> list[tuple[InHand, queue.Receipt]]:
+        self, connection: Connection, units: list[HeldDelivery], *, apart: bool = False
+    ) -> list[tuple[HeldDelivery, queue.Receipt]]:
         receipts = [each.receipt for each in units]
         renewed = queue.extend(
             connection, self._subscription, receipts, self._visibility, apart=apart
@@ -338,8 +340,8 @@ class QueueConsumer(Rounds):
         return list(zip(units, renewed, strict=True))
 
     def _extended_alone(
-        self, connection: Connection, unit: InHand
-    ) -> list[tuple[InHand, queue.Receipt]]:
+        self, connection: Connection, unit: HeldDelivery
+    ) -> list[tuple[HeldDelivery, queue.Receipt]]:
         try:
             return self._extended(connection, [unit])
         except StaleReceipt:
@@ -348,7 +350,7 @@ class QueueConsumer(Rounds):
             log.warning("a handler has lost its event: it took longer than its claim")
             return []
 
-    def _put_back(self, connection: Connection, units: list[InHand]) -> None:
+    def _put_back(self, connection: Connection, units: list[HeldDelivery]) -> None:
         """Release events that nobody has begun: that was no delivery."""
         receipts = [each.receipt for each in units]
         queue.release(connection, self._subscription, receipts, partly=True)
@@ -372,13 +374,13 @@ class QueueConsumer(Rounds):
         for unit in self.executor.stranded():
             self._give_up(unit, self._claim(unit, disturbed=True), error)
 
-    def _give_up(self, unit: InHand, claim: Claim, error: HandlerTimedOut) -> None:
+    def _give_up(self, unit: HeldDelivery, claim: DeliveryWork, error: HandlerTimedOut) -> None:
         self.backlog.count(1)
         self.settler.add(Outcome(unit, claim, error), -math.inf, math.inf)
 
-    def _claim(self, unit: InHand, *, disturbed: bool = False) -> Claim:
+    def _claim(self, unit: HeldDelivery, *, disturbed: bool = False) -> DeliveryWork:
         """A claim whose handler says nothing any more."""
-        claim = Claim(unit, self._subscription, self._visibility, self.executor)
+        claim = DeliveryWork(unit, self._subscription, self._visibility, self.executor)
         claim.disturbed = disturbed
         return claim
 
@@ -427,7 +429,7 @@ class QueueConsumer(Rounds):
         self.executor.wake.wait(self.longest_rest())
         self.executor.wake.clear()
 
-    def _new_executor(self, handled: Handling) -> Executor[InHand, Claim]:
+    def _new_executor(self, handled: Handling) -> Executor[HeldDelivery, DeliveryWork]:
         """Who runs the handlers: tasks, or threads; never the loop, which extends claims."""
         count = self._options.concurrency
         common: dict[str, Any] = {
@@ -448,5 +450,5 @@ class QueueConsumer(Rounds):
             )
         return ThreadExecutor(handled, count, connect=self.open_for_handlers, **common)
 
-    def _deliver(self, unit: InHand, connections: Connections) -> Claim:
-        return Claim(unit, self._subscription, self._visibility, connections)
+    def _deliver(self, unit: HeldDelivery, connections: Connections) -> DeliveryWork:
+        return DeliveryWork(unit, self._subscription, self._visibility, connections)

@@ -31,7 +31,7 @@ _LOOK_SECONDS = 0.002
 
 
 @dataclass(slots=True, eq=False)
-class InHand:
+class HeldDelivery:
     """A delivery that the consumer has: it waits for a handler, or is under way."""
 
     delivery: queue.Delivery
@@ -65,11 +65,15 @@ class InHand:
         self.in_transaction = True
 
 
-class Claim(Working):
+class DeliveryWork(Working):
     """The work of one handler on one delivery."""
 
     def __init__(
-        self, unit: InHand, subscription: str, visibility_seconds: float, connections: Connections
+        self,
+        unit: HeldDelivery,
+        subscription: str,
+        visibility_seconds: float,
+        connections: Connections,
     ) -> None:
         super().__init__(connections)
         self.unit = unit
@@ -170,10 +174,10 @@ class QueueDelivery(Event):
 
     __slots__ = ("_claim",)
 
-    _claim: Claim
+    _claim: DeliveryWork
 
     @classmethod
-    def of(cls, event: Event, claim: Claim) -> QueueDelivery:
+    def of(cls, event: Event, claim: DeliveryWork) -> QueueDelivery:
         """The event as a handler gets it."""
         delivery = object.__new__(cls)
         Event.__dict__["_place"].__set__(delivery, event._place)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.consumer.handlers.executors import Outcome
 from penstock.consumer.handlers.failures import HandlerTimedOut
-from penstock.consumer.queue.delivery import Claim, InHand
+from penstock.consumer.queue.delivery import DeliveryWork, HeldDelivery
 from penstock.errors import StaleReceipt, error_text
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Receipt
@@ -35,13 +35,15 @@ class Settler:
         self._stats = stats
         self._clock = clock
         self._together = together
-        self.outcomes: list[Outcome[InHand, Claim]] = []
+        self.outcomes: list[Outcome[HeldDelivery, DeliveryWork]] = []
         #: When the database has to be told at the latest.
         self.due_at = math.inf
         #: When the first of their claims is near its end.
         self.late_at = math.inf
 
-    def add(self, outcome: Outcome[InHand, Claim], due_at: float, late_at: float) -> None:
+    def add(
+        self, outcome: Outcome[HeldDelivery, DeliveryWork], due_at: float, late_at: float
+    ) -> None:
         """One more, which waits until then at most.  What has failed is told at once."""
         self.outcomes.append(outcome)
         self.late_at = min(self.late_at, late_at)
@@ -63,7 +65,9 @@ class Settler:
         self.due_at = self.late_at = math.inf
         return settled
 
-    def _acknowledge(self, connection: Connection, done: list[Outcome[InHand, Claim]]) -> None:
+    def _acknowledge(
+        self, connection: Connection, done: list[Outcome[HeldDelivery, DeliveryWork]]
+    ) -> None:
         """Those that the handler has finished itself are only counted."""
         receipts = [each.unit.receipt for each in done if not each.batch.acknowledged]
         good = len(done) - len(receipts)
@@ -85,7 +89,7 @@ class Settler:
         log.warning("%s events were handled, but others have them by now", stale)
         return len(good) - stale
 
-    def _fail(self, connection: Connection, outcome: Outcome[InHand, Claim]) -> None:
+    def _fail(self, connection: Connection, outcome: Outcome[HeldDelivery, DeliveryWork]) -> None:
         """An event that is not done: it comes again."""
         unit, error = outcome.unit, outcome.error
         verdict = outcome.batch.verdict
@@ -109,7 +113,7 @@ class Settler:
             partly=True,
         )
 
-    def _rest_of(self, delay: float | None, unit: InHand) -> float | None:
+    def _rest_of(self, delay: float | None, unit: HeldDelivery) -> float | None:
         """What is left of a delay, which began when the handler said so.
 
         Each failure is told by a call of its own, so the last one of many is told much later.
@@ -119,12 +123,12 @@ class Settler:
         return max(0.0, delay - (self._clock() - unit.ended))
 
 
-def is_done(outcome: Outcome[InHand, Claim]) -> bool:
+def is_done(outcome: Outcome[HeldDelivery, DeliveryWork]) -> bool:
     """Whether the event is finished.  A handler may have been cut off before it began."""
     has_ended = outcome.error is None and outcome.unit.done > 0
     return has_ended and outcome.batch.verdict.kind != AGAIN.kind
 
 
-def _place(unit: InHand) -> str:
+def _place(unit: HeldDelivery) -> str:
     event = unit.delivery.event
     return f"{event.topic} partition {event.partition} sequence {event.sequence}"

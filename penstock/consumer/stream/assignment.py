@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.consumer.handlers.options import TopicPartition
-from penstock.consumer.stream.in_flight import InHand, Unit, by_key, whole_partition
+from penstock.consumer.stream.in_flight import PartitionBuffer, Unit, by_key, whole_partition
 from penstock.errors import is_interruption
 from penstock.records import Lease
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 KEY_RUN = 16
 
 
-class Assignment:
+class PartitionBuffers:
     """What is in hand, by partition.
 
     ``lock`` guards the data that the loop's thread shares with the thread that reads ahead.
@@ -52,18 +52,18 @@ class Assignment:
         self._batch_size = options.batch_size
         self._most_uncommitted = options.most_uncommitted
         self._clock = options.clock
-        self._hands: dict[int, InHand] = {}
+        self._hands: dict[int, PartitionBuffer] = {}
         self._limits: dict[int, dict[Hashable, int]] = {}
 
-    def all(self) -> list[InHand]:
+    def all(self) -> list[PartitionBuffer]:
         """What is in hand of each partition."""
         return list(self._hands.values())
 
-    def of(self, lease: Lease) -> InHand | None:
+    def of(self, lease: Lease) -> PartitionBuffer | None:
         """What is in hand of a partition."""
         return self._hands.get(lease.partition_id)
 
-    def ready(self) -> list[tuple[Lease, InHand]]:
+    def ready(self) -> list[tuple[Lease, PartitionBuffer]]:
         """The partitions to work on.  Each call begins with another one."""
         found = [(lease, self._hands.get(lease.partition_id)) for lease in self._keeper.active()]
         return [(lease, each) for lease, each in found if each is not None]
@@ -84,7 +84,7 @@ class Assignment:
 
     # -- leases that come and go ----------------------------------------------------------------
 
-    def look_at_leases(self) -> list[InHand]:
+    def look_at_leases(self) -> list[PartitionBuffer]:
         """Forget partitions that are no longer held, and begin new ones.  Returns the new ones.
 
         A partition whose position has moved back counts as new: it is read again.
@@ -110,7 +110,7 @@ class Assignment:
                 self._hands |= {each.lease.partition_id: each for each in begun}
         return begun
 
-    def forget(self, gone: Sequence[InHand]) -> None:
+    def forget(self, gone: Sequence[PartitionBuffer]) -> None:
         """Drop the events that were read.  Units that are under way change nothing any more."""
         with self.lock:
             for each in gone:
@@ -118,12 +118,12 @@ class Assignment:
                 if self._hands.get(each.lease.partition_id) is each:
                     del self._hands[each.lease.partition_id]
 
-    def tell_revoked(self, hands: Sequence[InHand]) -> None:
+    def tell_revoked(self, hands: Sequence[PartitionBuffer]) -> None:
         """Tell the application that these partitions are about to go, or are lost."""
         self._tell(self._on_revoked, [_place(each.lease) for each in hands])
 
-    def _taken_in_hand(self, lease: Lease) -> InHand:
-        return InHand(
+    def _taken_in_hand(self, lease: Lease) -> PartitionBuffer:
+        return PartitionBuffer(
             lease,
             lane_of=by_key if self._by_key else whole_partition,
             limits=self._limits.setdefault(lease.partition_id, {}),
@@ -142,7 +142,7 @@ class Assignment:
 
     # -- units ----------------------------------------------------------------------------------
 
-    def begin(self, each: InHand) -> Unit | None:
+    def begin(self, each: PartitionBuffer) -> Unit | None:
         """The next unit of a partition: events that are handed over together, or a dead letter."""
         left = self._most_uncommitted - each.handled
         limit = KEY_RUN if self._by_key else max(1, min(self._batch_size, left))
@@ -155,14 +155,14 @@ class Assignment:
             unit.work.end(unit, done, self._clock(), pause_until=pause_until)
 
     def take(
-        self, each: InHand, events: Sequence[Any], wanted: Callable[[Any], bool] | None
+        self, each: PartitionBuffer, events: Sequence[Any], wanted: Callable[[Any], bool] | None
     ) -> None:
         """Take events that were read.  Those of a lease that was lost meanwhile are dropped."""
         with self.lock:
             if not each.closed:
                 self._stats.filtered += each.take(events, wanted)
 
-    def has_ended(self, each: InHand) -> bool:
+    def has_ended(self, each: PartitionBuffer) -> bool:
         """Whether nothing is under way.  Events that were not begun are dropped."""
         with self.lock:
             each.drop_waiting()
@@ -178,7 +178,7 @@ class Assignment:
         yield from (each + commit_seconds for each in begun if each is not None)
 
 
-def _is_still(each: InHand, held: dict[int, Lease]) -> bool:
+def _is_still(each: PartitionBuffer, held: dict[int, Lease]) -> bool:
     """Whether it is held under the same lease, and its position has not moved back."""
     lease = held.get(each.lease.partition_id)
     return (

@@ -17,9 +17,9 @@ from penstock.subscriptions import dead_letters
 if TYPE_CHECKING:
     from penstock.consumer.handlers.executors import Outcome
     from penstock.consumer.handlers.options import ConsumerOptions
-    from penstock.consumer.stream.assignment import Assignment
+    from penstock.consumer.stream.assignment import PartitionBuffers
     from penstock.consumer.stream.delivery import Batch
-    from penstock.consumer.stream.in_flight import InHand, Unit
+    from penstock.consumer.stream.in_flight import PartitionBuffer, Unit
     from penstock.database import Connection
     from penstock.leases.keeper import Keeper
     from penstock.leases.loop import LoopStats
@@ -39,7 +39,7 @@ def bringing(connection: Connection, brought: Sequence[Event]) -> AbstractContex
 class Chosen(NamedTuple):
     """How far to commit a partition, and which events that commit has to park."""
 
-    hand: InHand
+    hand: PartitionBuffer
     position: int
     parking: list[int]
 
@@ -52,7 +52,7 @@ class Committer:
 
     def __init__(
         self,
-        assignment: Assignment,
+        assignment: PartitionBuffers,
         keeper: Keeper,
         stats: LoopStats,
         options: ConsumerOptions,
@@ -74,7 +74,7 @@ class Committer:
         due = [each for each in begun if idle or self._is_due(each, now)]
         self.commit(connection, due)
 
-    def _has_more(self, each: InHand, now: float) -> bool:
+    def _has_more(self, each: PartitionBuffer, now: float) -> bool:
         """Whether there is something to commit.  A unit under way in order may commit by itself."""
         if each.done <= each.committed or now < each.stands_until:
             return False
@@ -84,13 +84,13 @@ class Committer:
             each.first_done_at = now
         return True
 
-    def _is_due(self, each: InHand, now: float) -> bool:
+    def _is_due(self, each: PartitionBuffer, now: float) -> bool:
         assert each.first_done_at is not None
         return each.handled >= self._every_events or now - each.first_done_at >= self.every_seconds
 
     # -- a commit: what to write, writing it, and what follows -----------------------------------
 
-    def commit(self, connection: Connection, due: Sequence[InHand]) -> None:
+    def commit(self, connection: Connection, due: Sequence[PartitionBuffer]) -> None:
         """Commit the done events of partitions that are still held: together, or each alone."""
         chosen = self._choose(due)
         if len(chosen) > 1 and any(each.parking for each in chosen):
@@ -101,7 +101,7 @@ class Committer:
             for each in chosen:
                 self._write(connection, self._choose([each.hand]))
 
-    def _choose(self, due: Sequence[InHand]) -> list[Chosen]:
+    def _choose(self, due: Sequence[PartitionBuffer]) -> list[Chosen]:
         held = [each for each in due if self._keeper.holds(each.lease)]
         with self._assignment.lock:  # a reader brings it forward meanwhile
             return [Chosen(each, each.done, each.to_park(each.done)) for each in held]
@@ -143,7 +143,7 @@ class Committer:
             )
         self._keeper.follow(connection, each.lease, position)
 
-    def _refused(self, connection: Connection, each: InHand, error: PenstockError) -> None:
+    def _refused(self, connection: Connection, each: PartitionBuffer, error: PenstockError) -> None:
         """Deal with the one partition whose commit was refused."""
         if isinstance(error, StaleLease):
             self.lease_lost(each, error)
@@ -159,7 +159,7 @@ class Committer:
 
     # -- where a partition stands ---------------------------------------------------------------
 
-    def stands_at(self, each: InHand, position: int) -> None:
+    def stands_at(self, each: PartitionBuffer, position: int) -> None:
         """Take over the position from the store.
 
         Raises StaleLease when it moved back: then events before those in hand are not done.
@@ -174,7 +174,7 @@ class Committer:
             each.was_committed(position)
         self._keeper.moved(each.lease, position)
 
-    def count_done(self, each: InHand) -> None:
+    def count_done(self, each: PartitionBuffer) -> None:
         """The handled events are committed: count them."""
         self._stats.done(each.handled)
         each.handled, each.first_done_at = 0, None
@@ -219,14 +219,14 @@ class Committer:
             if lease.partition_id in gone or (each is None and lease.partition_id not in busy)
         ]
 
-    def part_with(self, connection: Connection, hands: Sequence[InHand]) -> None:
+    def part_with(self, connection: Connection, hands: Sequence[PartitionBuffer]) -> None:
         """Tell the application first: what it does then can still be committed."""
         if hands:
             self._assignment.tell_revoked(hands)
             self.commit(connection, [each for each in hands if each.done > each.committed])
             self._assignment.forget(hands)
 
-    def lease_lost(self, each: InHand, error: StaleLease) -> None:
+    def lease_lost(self, each: PartitionBuffer, error: StaleLease) -> None:
         """The fence refused the lease: nothing done under it counts any more."""
         self._stale(each.lease, error)
         self._assignment.forget([each])

@@ -27,10 +27,10 @@ from penstock.consumer.handlers.handler import Handling, handling
 from penstock.consumer.handlers.options import ConsumerOptions, TopicPartition, taking
 from penstock.consumer.handlers.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
 from penstock.consumer.handlers.working import Connections
-from penstock.consumer.stream.assignment import Assignment
+from penstock.consumer.stream.assignment import PartitionBuffers
 from penstock.consumer.stream.committing import Committer
 from penstock.consumer.stream.delivery import Batch
-from penstock.consumer.stream.in_flight import InHand, Unit
+from penstock.consumer.stream.in_flight import PartitionBuffer, Unit
 from penstock.consumer.stream.reading import Reader
 from penstock.consumer.stream.retrying import Retrier
 from penstock.errors import PenstockError, StaleLease, said
@@ -100,7 +100,7 @@ class Consumer(Rounds):
             self._overdue_seconds = options.handler_seconds * BLOCKED_LOOP_FACTOR
         self.executor = self._new_executor(handled, options)
         is_inline = isinstance(self.executor, InlineExecutor)
-        self.assignment = Assignment(keeper, self.stats, self.executor, options)
+        self.assignment = PartitionBuffers(keeper, self.stats, self.executor, options)
         self.reader = Reader(
             self.assignment,
             keeper,
@@ -198,7 +198,7 @@ class Consumer(Rounds):
         done, committed_at = self._settle(connection), self._clock()
         ready = [each for _, each in self.assignment.ready()]
         while ready and self.executor.free:
-            still: list[InHand] = []
+            still: list[PartitionBuffer] = []
             for each in ready:
                 if not self.executor.free or self.is_stopping():
                     break
@@ -221,7 +221,7 @@ class Consumer(Rounds):
         self.committer.commit_due(connection, idle=True)
         return now
 
-    def _next(self, connection: Connection, each: InHand) -> Unit | None:
+    def _next(self, connection: Connection, each: PartitionBuffer) -> Unit | None:
         """The next unit of a partition that may be handed to a handler."""
         while not each.closed:
             unit = self.assignment.begin(each)

@@ -48,9 +48,9 @@ class Batch(Working):
     def __len__(self) -> int:
         return len(self.events)
 
-    def each(self, event: Event) -> Delivery:
+    def each(self, event: Event) -> StreamDelivery:
         """An event of the batch as a handler gets it."""
-        return Delivery.of(event, self)
+        return StreamDelivery.of(event, self)
 
     @property
     def last_sequence(self) -> int:
@@ -155,7 +155,7 @@ class Batch(Working):
         self._after = mark
 
 
-class Delivery(Event):
+class StreamDelivery(Event):
     """An event as a handler gets it: it can be handled in one transaction with the position."""
 
     __slots__ = ("_batch",)
@@ -163,7 +163,7 @@ class Delivery(Event):
     _batch: Batch
 
     @classmethod
-    def of(cls, event: Event, batch: Batch) -> Delivery:
+    def of(cls, event: Event, batch: Batch) -> StreamDelivery:
         """The event as a handler gets it."""
         delivery = _new(cls)
         _set_place(delivery, event._place)
@@ -210,4 +210,4 @@ class Delivery(Event):
 _new = object.__new__
 _set_place = Event.__dict__["_place"].__set__
 _set_row = Event.__dict__["_row"].__set__
-_set_batch = Delivery.__dict__["_batch"].__set__
+_set_batch = StreamDelivery.__dict__["_batch"].__set__

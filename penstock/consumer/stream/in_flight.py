@@ -45,7 +45,7 @@ class Unit:
     A commit of its own goes from ``after``, the position when it was begun, to ``through``.
     """
 
-    work: InHand
+    work: PartitionBuffer
     lane: Hashable
     events: list[Event]
     after: int
@@ -70,7 +70,7 @@ class Unit:
     policy: SubscriptionPolicy | None = None
 
 
-class InHand:
+class PartitionBuffer:
     """Events of one partition, read under one lease."""
 
     def __init__(

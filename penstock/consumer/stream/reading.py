@@ -16,8 +16,8 @@ from penstock.records import Event, Lease, payload_bytes
 
 if TYPE_CHECKING:
     from penstock.consumer.handlers.options import ConsumerOptions
-    from penstock.consumer.stream.assignment import Assignment
-    from penstock.consumer.stream.in_flight import InHand
+    from penstock.consumer.stream.assignment import PartitionBuffers
+    from penstock.consumer.stream.in_flight import PartitionBuffer
     from penstock.database import Connection, dialect
     from penstock.leases.keeper import Keeper
 
@@ -36,7 +36,7 @@ class Reader:
 
     def __init__(
         self,
-        assignment: Assignment,
+        assignment: PartitionBuffers,
         keeper: Keeper,
         options: ConsumerOptions,
         *,
@@ -62,7 +62,7 @@ class Reader:
         self._room = Room(self._bounds) if ahead_rows else None
         self._thread: ReadAhead | None = None
         #: Partitions that were read to their end; no notice since then says that they have grown.
-        self._read_out: dict[int, InHand] = {}
+        self._read_out: dict[int, PartitionBuffer] = {}
         self._asked_all_at = -math.inf
 
     @property
@@ -120,7 +120,7 @@ class Reader:
                 self._read_out.clear()
         self._keeper.heard(notices)
 
-    def _poll(self, connection: Connection, unread: list[tuple[InHand, Lease]]) -> None:
+    def _poll(self, connection: Connection, unread: list[tuple[PartitionBuffer, Lease]]) -> None:
         hands = {lease.partition_id: each for each, lease in unread}
         leases = [lease for _, lease in unread]
         polled = self._poll_leases(connection, leases, self._bounds.batch)
@@ -133,7 +133,7 @@ class Reader:
                 if self._cold is None or not self._cold.reads_on(partition_id, each.read)
             }
 
-    def _unread(self) -> list[tuple[InHand, Lease]]:
+    def _unread(self) -> list[tuple[PartitionBuffer, Lease]]:
         """Partitions with nothing in hand that may have grown, and the position to read after."""
         most = self._bounds.batch if self._by_key else 1
         return [
@@ -144,7 +144,7 @@ class Reader:
             and self._read_out.get(lease.partition_id) is not each
         ]
 
-    def _reads_wanted(self) -> Wanted:
+    def _reads_wanted(self) -> WantedReads:
         """What the thread should read next."""
         assert self._room is not None
         ready = [each for _, each in self._assignment.ready()]
@@ -154,12 +154,12 @@ class Reader:
             chosen, max_each = self._room.chunk(open_hands)
             chosen.sort(key=lambda each: each.rows)
             leases = [(each, replace(each.lease, position=each.read)) for each in chosen]
-        return Wanted(leases, self._room.together(max_each), max_each, len(chosen) < held)
+        return WantedReads(leases, self._room.together(max_each), max_each, len(chosen) < held)
 
-    def _may_read_on(self, each: InHand) -> bool:
+    def _may_read_on(self, each: PartitionBuffer) -> bool:
         return not self._by_key or each.read - each.done < MAX_AHEAD
 
-    def _took(self, each: InHand, events: list[Event]) -> None:
+    def _took(self, each: PartitionBuffer, events: list[Event]) -> None:
         if self._room is not None:
             self._room.learn(events, payload_bytes(events)[1])
         if self._cold is not None:
@@ -186,13 +186,13 @@ class Room:
         self._bounds = bounds
         self._mean: float | None = None
 
-    def chunk(self, hands: Sequence[InHand]) -> tuple[list[InHand], int]:
+    def chunk(self, hands: Sequence[PartitionBuffer]) -> tuple[list[PartitionBuffer], int]:
         """Which of these to read from, and how many events of each."""
         if not hands:
             return [], 0
         full = self._rows_of(self._bounds.bytes / len(hands))
         full = max(1, min(full, self._bounds.rows // len(hands), self._bounds.batch))
-        wanted: list[InHand] = []
+        wanted: list[PartitionBuffer] = []
         least = full
         for each in hands:
             room = self._room(each, len(hands))
@@ -214,7 +214,7 @@ class Room:
         mean = size / len(events)
         self._mean = mean if self._mean is None else max(mean, (self._mean + mean) / 2)
 
-    def _room(self, each: InHand, share: int) -> int:
+    def _room(self, each: PartitionBuffer, share: int) -> int:
         rows = self._bounds.rows // share - each.rows
         return max(0, min(rows, self._rows_of(self._bounds.bytes / share - each.bytes)))
 
@@ -222,10 +222,10 @@ class Room:
         return PROBE_ROWS if self._mean is None else int(size / self._mean)
 
 
-class Wanted(NamedTuple):
+class WantedReads(NamedTuple):
     """What is to be polled."""
 
-    leases: list[tuple[InHand, Lease]]
+    leases: list[tuple[PartitionBuffer, Lease]]
     max_events: int
     max_each: int
     #: Whether a partition was left out because it has no room.
@@ -240,8 +240,8 @@ class ReadAhead(threading.Thread):
         connect: Callable[[], Connection],
         poll: Callable[[Connection, Sequence[Lease], int, int], list[tuple[Lease, list[Event]]]],
         *,
-        wanted: Callable[[], Wanted],
-        took: Callable[[InHand, list[Event]], None],
+        wanted: Callable[[], WantedReads],
+        took: Callable[[PartitionBuffer, list[Event]], None],
         heard: Callable[[Sequence[str]], None],
         wake: Callable[[], None],
         idle_seconds: float,
@@ -290,7 +290,7 @@ class ReadAhead(threading.Thread):
             seconds = FULL_PAUSE_SECONDS if wanted.some_are_full else self._idle_seconds
             self._heard(ear.wait(seconds, self.changed))
 
-    def _poll(self, connection: Connection, wanted: Wanted) -> int:
+    def _poll(self, connection: Connection, wanted: WantedReads) -> int:
         if not wanted.leases:
             return 0
         by_partition = {lease.partition_id: each for each, lease in wanted.leases}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from penstock.consumer.handlers.failures import HandlerTimedOut
 from penstock.consumer.stream.committing import STANDS_SECONDS, bringing
-from penstock.consumer.stream.in_flight import SUSPECT_GROUP, InHand, Unit
+from penstock.consumer.stream.in_flight import SUSPECT_GROUP, PartitionBuffer, Unit
 from penstock.consumer.stream.reading import MAX_AHEAD
 from penstock.database.backoff import doubled
 from penstock.errors import NotRedriven, PenstockError, StaleLease, TooManyParked, error_text
@@ -28,7 +28,7 @@ from penstock.subscriptions.policies import SubscriptionPolicy
 if TYPE_CHECKING:
     from penstock.consumer.handlers.executors import Executor
     from penstock.consumer.handlers.options import ConsumerOptions
-    from penstock.consumer.stream.assignment import Assignment
+    from penstock.consumer.stream.assignment import PartitionBuffers
     from penstock.consumer.stream.committing import Committer
     from penstock.consumer.stream.delivery import Batch
     from penstock.consumer.stream.reading import Reader
@@ -52,7 +52,7 @@ class Retrier:
     def __init__(
         self,
         *,
-        assignment: Assignment,
+        assignment: PartitionBuffers,
         committer: Committer,
         reader: Reader,
         executor: Executor[Unit, Batch],
@@ -60,7 +60,7 @@ class Retrier:
         stats: LoopStats,
         options: ConsumerOptions,
     ) -> None:
-        self.failures = Failures(options.rng or random.Random())
+        self.failures = EventFailures(options.rng or random.Random())
         #: The policy of the subscription, as last read.
         self.policy: SubscriptionPolicy | None = None
         self._assignment = assignment
@@ -75,7 +75,7 @@ class Retrier:
         self._looked_at = -math.inf
         self._to_report = ""
 
-    def look_around(self, connection: Connection, new: Sequence[InHand]) -> None:
+    def look_around(self, connection: Connection, new: Sequence[PartitionBuffer]) -> None:
         """Read what is known of new partitions and, at every heartbeat, what has changed.
 
         A unit keeps the version of the policy that was in force when it began.
@@ -99,7 +99,7 @@ class Retrier:
             except PenstockError as error:
                 log.warning("the last error could not be reported: %s", error)
 
-    def _look_at_new(self, connection: Connection, new: Sequence[InHand]) -> None:
+    def _look_at_new(self, connection: Connection, new: Sequence[PartitionBuffer]) -> None:
         leases = [each.lease for each in new]
         suspects = self._keeper.suspects(connection, leases)
         parked = dead_letters.parked_keys(connection, self._keeper.member.subscription, leases)
@@ -174,7 +174,7 @@ class Retrier:
             self._committer.lease_lost(each, error)
         return False
 
-    def _is_next(self, connection: Connection, each: InHand, sequence: int) -> bool:
+    def _is_next(self, connection: Connection, each: PartitionBuffer, sequence: int) -> bool:
         """Whether the event is the next one after the position.  Commits what is done before it."""
         if each.done != sequence - 1:
             return False
@@ -241,7 +241,7 @@ class Retrier:
         if parked:
             self._look_at_parked(connection, each)
 
-    def _look_at_parked(self, connection: Connection, each: InHand) -> None:
+    def _look_at_parked(self, connection: Connection, each: PartitionBuffer) -> None:
         found = dead_letters.parked_keys(connection, self._keeper.member.subscription, [each.lease])
         with self._assignment.lock:
             each.park(found.get(each.lease.partition_id, frozenset()))
@@ -383,7 +383,7 @@ class Failure:
     spared: bool = False
 
 
-class Failures:
+class EventFailures:
     """The events that failed here, under the subscription's policy, by partition and sequence."""
 
     def __init__(self, rng: random.Random) -> None:

@@ -60,7 +60,7 @@ HURRY_SECONDS = 0.05
 CLAIMED = "CLAIMED"
 
 
-class Place(NamedTuple):
+class KnownPartition(NamedTuple):
     """What the database knows of a partition."""
 
     topic: str
@@ -105,7 +105,7 @@ class RegistryKeeper(Keeper):
         self._asked_back: set[tuple[int, int]] = set()
         #: Partition and lease_epoch of the leases that the database knows.
         self._told: set[tuple[int, int]] = set()
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, KnownPartition] = {}
         self._paused = False
         self._refused: PenstockError | None = None
         self._registry: LeaseRegistry
@@ -344,7 +344,7 @@ class RegistryKeeper(Keeper):
                 self._install(leases, begun)
         self.wake()
 
-    def _lease(self, place: Place, held: Holding) -> Lease:
+    def _lease(self, place: KnownPartition, held: Holding) -> Lease:
         known = self._leases.get(held.partition_id)
         claimed = Lease(
             topic=place.topic,
@@ -443,11 +443,13 @@ def _stands(connection: Connection, subscription: str) -> dict[int, tuple[int, i
     }
 
 
-def _places(connection: Connection, subscription: str, topics: Sequence[str]) -> dict[int, Place]:
+def _places(
+    connection: Connection, subscription: str, topics: Sequence[str]
+) -> dict[int, KnownPartition]:
     """Every partition of a subscription, by its id."""
     known = _stands(connection, subscription)
     return {
-        partition_id: Place(topic, number, history, *known[partition_id])
+        partition_id: KnownPartition(topic, number, history, *known[partition_id])
         for topic in topics
         for number, _, _, history, partition_id in database.call(
             connection, "high_watermarks", topic=topic
@@ -456,7 +458,9 @@ def _places(connection: Connection, subscription: str, topics: Sequence[str]) ->
     }
 
 
-def _require_ahead(snapshot: Snapshot, places: dict[int, Place], subscription: str) -> None:
+def _require_ahead(
+    snapshot: Snapshot, places: dict[int, KnownPartition], subscription: str
+) -> None:
     """Refuse a database ahead of the store in lease_epoch: somebody has read or sought there.
 
     Its position may be ahead, by the dead letter of a consumer that then ended.

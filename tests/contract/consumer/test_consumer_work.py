@@ -15,10 +15,10 @@ from penstock import database, publish_batch, subscriptions
 from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.consumer.handlers.options import TopicPartition
 from penstock.consumer.running.async_consumer import AsyncConsumer
-from penstock.consumer.stream.assignment import Assignment
+from penstock.consumer.stream.assignment import PartitionBuffers
 from penstock.consumer.stream.committing import Committer
 from penstock.consumer.stream.consumer import Batch, Consumer
-from penstock.consumer.stream.in_flight import InHand
+from penstock.consumer.stream.in_flight import PartitionBuffer
 from penstock.errors import InvalidArgument, InvalidName
 from penstock.leases.keeper import Keeper
 from penstock.records import Event, Message
@@ -105,10 +105,10 @@ def test_without_the_prefix_an_unfinished_event_is_passed(
 ) -> None:
     """Mutant: the highest sequence that is done is committed."""
 
-    def jump(each: InHand) -> None:
+    def jump(each: PartitionBuffer) -> None:
         each.done = max(each._ahead, default=each.done)
 
-    monkeypatch.setattr(InHand, "_advance", jump)
+    monkeypatch.setattr(PartitionBuffer, "_advance", jump)
     own = db.connect()
     with _first_event_hangs(db, own) as (_, seen):
         wait_until(lambda: stored(own) > 1 and 1 not in seen, "a position behind the first event")
@@ -184,7 +184,7 @@ def test_announced_too_late_is_noticed(
     """Mutant: the lease is given back first."""
     first = Committer.part_with
 
-    def too_late(committer: Committer, connection: Any, hands: list[InHand]) -> None:
+    def too_late(committer: Committer, connection: Any, hands: list[PartitionBuffer]) -> None:
         if hands:
             leases = [each.lease for each in hands]
             stream.release(connection, committer._keeper.member, leases)
@@ -232,9 +232,9 @@ def test_what_is_not_dropped_is_noticed(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: what was read under the lost lease is handled all the same."""
-    monkeypatch.setattr(Assignment, "forget", lambda *_: None)
+    monkeypatch.setattr(PartitionBuffers, "forget", lambda *_: None)
     monkeypatch.setattr(Keeper, "holds", lambda *_: True)
-    monkeypatch.setattr(Assignment, "ready", lambda own: [(e.lease, e) for e in own.all()])
+    monkeypatch.setattr(PartitionBuffers, "ready", lambda own: [(e.lease, e) for e in own.all()])
     assert ("a", 6) in _prefetched_then_taken_over(db)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ops.relay.block import Backoff, relay_once
-from ops.sinks.base import Block
+from ops.sinks.base import RelayBlock
 from ops.sinks.jsonl import JsonlSink
 from penstock.consumer.handlers.executors import Executor
 from penstock.consumer.handlers.failures import HandlerFailed
@@ -240,7 +240,7 @@ class _Sink:
         self.seen = self._sink.seen
         self.close = self._sink.close
 
-    def send_block(self, block: Block) -> None:
+    def send_block(self, block: RelayBlock) -> None:
         """The next error, or the block."""
         if self._errors:
             raise self._errors.pop(0)

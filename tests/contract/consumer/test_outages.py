@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from penstock import subscriptions
-from penstock.consumer.stream.assignment import Assignment
+from penstock.consumer.stream.assignment import PartitionBuffers
 from penstock.consumer.stream.committing import Committer
 from penstock.consumer.stream.consumer import Batch, Consumer
 from penstock.leases.database_keeper import LeaseKeeper
@@ -96,7 +96,7 @@ def test_what_a_handler_commits_behind_an_outage_is_not_handled_again(
 
 
 @pytest.mark.parametrize(
-    ("owner", "guard"), [(Committer, "look_at_late_commit"), (Assignment, "busy")]
+    ("owner", "guard"), [(Committer, "look_at_late_commit"), (PartitionBuffers, "busy")]
 )
 def test_without_a_look_at_late_commits_they_are_handled_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, owner: type, guard: str
@@ -201,7 +201,7 @@ def test_without_that_it_is_given_back_under_the_handler(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: what was forgotten and is under way does not count."""
-    monkeypatch.setattr(Assignment, "busy", lambda _: set())
+    monkeypatch.setattr(PartitionBuffers, "busy", lambda _: set())
     assert _holders_while_asked_for(db) == {}
 
 

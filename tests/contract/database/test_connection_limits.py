@@ -15,7 +15,7 @@ from penstock import database
 from penstock.consumer.handlers.executors import Outcome
 from penstock.consumer.stream.consumer import Consumer
 from penstock.consumer.stream.delivery import Batch
-from penstock.consumer.stream.retrying import Failures
+from penstock.consumer.stream.retrying import EventFailures
 from penstock.errors import DatabaseUnavailable
 from penstock.subscriptions import dead_letters
 from tests.contract.databases import ContractDatabase
@@ -134,7 +134,7 @@ def test_without_the_guard_it_is_counted(
     db: ContractDatabase, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: each time that it is handed out counts."""
-    monkeypatch.setattr(Failures, "spare", lambda *_: None)
+    monkeypatch.setattr(EventFailures, "spare", lambda *_: None)
     assert _handled(db, tenants, monkeypatch, fails_once=True)[1] == [1]
 
 

@@ -22,7 +22,7 @@ from penstock.database import sessions
 from penstock.leases import heartbeat, keeper as keepers
 from penstock.leases.database_keeper import LeaseKeeper
 from penstock.leases.keeper import Keeper
-from penstock.leases.loop import Setting
+from penstock.leases.loop import LoopSetting
 from penstock.subscriptions import queue
 from penstock.upkeep import workers
 from penstock.upkeep.sweeping import sweep
@@ -49,7 +49,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keepers, "ANSWER_SLACK_SECONDS", SHORT)
     for module in (keepers, heartbeat, workers):
         monkeypatch.setattr(module, "LONGEST_ANSWER_SECONDS", SHORT)
-    monkeypatch.setattr(Setting, "longest_answer", lambda self: SHORT)
+    monkeypatch.setattr(LoopSetting, "longest_answer", lambda self: SHORT)
 
 
 def test_a_call_on_a_silent_connection_ends(proxy: SilentProxy) -> None:

@@ -16,7 +16,7 @@ import pytest
 from ops.relay import block as relay_block
 from ops.relay.pauses import Pauses
 from ops.relay.relay import Relay
-from ops.sinks.base import Block
+from ops.sinks.base import RelayBlock
 from penstock.consumer.stream.committing import Committer
 from penstock.consumer.stream.consumer import Consumer
 from penstock.errors import LogBehind
@@ -60,7 +60,7 @@ class Interrupted(Scripted):
 
     meanwhile: Callable[[], object] | None = None
 
-    def send_block(self, block: Block) -> None:
+    def send_block(self, block: RelayBlock) -> None:
         """Store it first."""
         super().send_block(block)
         happens, self.meanwhile = self.meanwhile, None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ops.backfill import requests as requests
-from ops.backfill.requests import Claim, Unit, Window
+from ops.backfill.requests import BackfillClaim, BackfillUnit, Window
 from ops.seal import log_epochs, seal
 from penstock import database
 from penstock.errors import InvalidArgument, InvalidPartition, StaleAttempt, TopicNotFound
@@ -51,17 +51,17 @@ def _ask(connection: Any, kind: str = "copy", target: str = "a", **window: Any) 
     return requests.request_backfill(connection, STREAM, kind, target, Window(**window)).request
 
 
-def _claim(connection: Any, run: str = "one", **options: Any) -> Claim:
+def _claim(connection: Any, run: str = "one", **options: Any) -> BackfillClaim:
     found = requests.claim_backfill(connection, run, **options)
     assert found is not None
     return found
 
 
-def _units(connection: Any, claim: Claim) -> list[Unit]:
+def _units(connection: Any, claim: BackfillClaim) -> list[BackfillUnit]:
     return requests.open_units(connection, claim, None, 1_000)
 
 
-def _places(units: list[Unit]) -> list[tuple[int, int, int]]:
+def _places(units: list[BackfillUnit]) -> list[tuple[int, int, int]]:
     return [(each.partition, each.first_sequence, each.last_sequence) for each in units]
 
 
@@ -382,7 +382,7 @@ def test_bad_options_are_refused(db: ContractDatabase) -> None:
             requests.claim_backfill(own, run, lease_seconds=seconds)
     claim = _claim(own)
     with pytest.raises(InvalidArgument, match="no range"):
-        requests.progress(own, claim, Unit(0, 1, 2, 10, None, True))
+        requests.progress(own, claim, BackfillUnit(0, 1, 2, 10, None, True))
     with pytest.raises(InvalidArgument):
         requests.fail(own, claim, "x", base_seconds=-1)
     assert _state(own, asked) == ("running", 0, 0)

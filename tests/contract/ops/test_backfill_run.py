@@ -19,7 +19,7 @@ from ops.backfill.relay_again import place_of
 from ops.backfill.requests import REHYDRATE, RELAY, Window
 from ops.backfill.running import BackfillRun, run_backfill, run_due
 from ops.backfill.workers import workers
-from ops.sinks.base import Block, EventRefused
+from ops.sinks.base import EventRefused, RelayBlock
 from ops.sinks.cloudevents import to_json
 from ops.sinks.jsonl import JsonlSink
 from penstock import log
@@ -269,7 +269,7 @@ def test_a_sink_that_fails_ends_the_attempt(db: ContractDatabase, tmp_path: Path
 class Choosy(JsonlSink):
     """It never takes one event of partition 0."""
 
-    def send_block(self, block: Block) -> None:
+    def send_block(self, block: RelayBlock) -> None:
         """All but that one."""
         if block.partition == 0 and block.first_sequence <= 10 <= block.last_sequence:
             raise EventRefused(10, "never")

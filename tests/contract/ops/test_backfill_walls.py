@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from ops.backfill import requests as requests
-from ops.backfill.requests import Claim, Window
+from ops.backfill.requests import BackfillClaim, Window
 from ops.seal import seal
 from penstock.errors import InvalidArgument, StaleAttempt
 from tests.contract.databases import ContractDatabase
@@ -47,7 +47,7 @@ def tenants(db: ContractDatabase) -> Iterator[Tenants]:
         yield found
 
 
-def _theirs(tenants: Tenants) -> Claim:
+def _theirs(tenants: Tenants) -> BackfillClaim:
     """Their request, which their own runner has claimed."""
     (found,) = requests.list_backfills(tenants.owner, THEIRS)
     claim = requests.claim_backfill(tenants.owner, "their runner", request=found.request)
@@ -77,11 +77,11 @@ def test_a_login_meets_only_the_requests_of_topics_that_it_may_see(tenants: Tena
     assert (untouched.state, untouched.done_units) == ("running", 0)
 
 
-def _refused(name: str, own: Any, theirs: Claim) -> None:
+def _refused(name: str, own: Any, theirs: BackfillClaim) -> None:
     assert _attack(name, own, theirs) is False, name
 
 
-def _attack(name: str, own: Any, theirs: Claim) -> bool:
+def _attack(name: str, own: Any, theirs: BackfillClaim) -> bool:
     """Whether the attack gets through."""
     try:
         if name == "hold":

@@ -10,7 +10,7 @@ import pytest
 import penstock
 from ops.backfill import requests as requests
 from ops.backfill.rehydrate import Row, _lots, bring_back, release
-from ops.backfill.requests import Claim, Unit
+from ops.backfill.requests import BackfillClaim, BackfillUnit
 from ops.seal import log_epochs, seal
 from penstock import database, log
 from penstock.errors import (
@@ -131,14 +131,14 @@ def _dropped(connection: Any, keep: int = 1) -> tuple[list[Row], list[Event]]:
     return rows, events
 
 
-def _request(connection: Any, **window: Any) -> tuple[Claim, list[Unit]]:
+def _request(connection: Any, **window: Any) -> tuple[BackfillClaim, list[BackfillUnit]]:
     requests.request_backfill(connection, STREAM, "rehydrate", "", requests.Window(**window))
     claim = requests.claim_backfill(connection, "one")
     assert claim is not None
     return claim, requests.open_units(connection, claim, None, 100)
 
 
-def _of(unit: Unit, rows: list[Row]) -> list[Row]:
+def _of(unit: BackfillUnit, rows: list[Row]) -> list[Row]:
     return rows[unit.first_sequence - 1 : unit.last_sequence]
 
 
@@ -367,7 +367,7 @@ def test_a_log_epoch_comes_back_once(db: ContractDatabase) -> None:
     assert not bring_back(own, second, units[0], iter(()))
     assert count(db, "rehydrated_events") == EVENTS
     assert log.fetch(own, STREAM, 0, 1, 100) == events[:10]
-    other = Unit(0, 9, 1, 10, None, False)
+    other = BackfillUnit(0, 9, 1, 10, None, False)
     with pytest.raises(EpochError):
         bring_back(own, first, other, iter(()))
 

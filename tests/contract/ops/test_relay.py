@@ -12,7 +12,7 @@ import pytest
 
 from ops.relay.block import Backoff, relay_once
 from ops.relay.relay import Relay
-from ops.sinks.base import Block, EventRefused, SinkUnavailable
+from ops.sinks.base import EventRefused, RelayBlock, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
 from penstock import database
 from penstock.errors import BelowLowSequence, StaleLease
@@ -47,7 +47,7 @@ class Scripted:
         self.sink = JsonlSink(str(folder))
         self.raises: list[Exception] = []
         self.refuses: set[int] = set()
-        self.blocks: list[Block] = []
+        self.blocks: list[RelayBlock] = []
 
     def preflight(self, topic: str, partitions: int) -> None:
         """As the sink."""
@@ -57,7 +57,7 @@ class Scripted:
         """As the sink."""
         return self.sink.seen(relay, topic, known_as, partition)
 
-    def send_block(self, block: Block) -> None:
+    def send_block(self, block: RelayBlock) -> None:
         """Raise what is next, refuse what is poison, else as the sink."""
         self.blocks.append(block)
         if self.raises:

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import aio, database, log
-from penstock.consumer.queue.delivery import Claim, QueueDelivery
+from penstock.consumer.queue.delivery import DeliveryWork, QueueDelivery
 from penstock.consumer.running.async_consumer import AsyncQueueConsumer
 from penstock.database.async_connections import connect_async
 from penstock.database.mysql.asynchronous import AsyncMySQLConnection
@@ -152,10 +152,10 @@ def test_without_the_fence_a_paused_worker_writes(
 ) -> None:
     """Mutant: the transaction does not begin with the acknowledgement."""
 
-    def nothing(claim: Claim, position: int) -> Iterator[None]:
+    def nothing(claim: DeliveryWork, position: int) -> Iterator[None]:
         yield from ()
 
-    monkeypatch.setattr(Claim, "finish_steps", nothing)
+    monkeypatch.setattr(DeliveryWork, "finish_steps", nothing)
     assert late(db, own) == []
     assert written(own) == [1]
 

@@ -14,7 +14,7 @@ import penstock
 from penstock import database, subscriptions
 from penstock.consumer.handlers.failures import HandlerFailed
 from penstock.consumer.queue.consumer import QueueConsumer
-from penstock.consumer.queue.delivery import Claim, InHand, QueueDelivery
+from penstock.consumer.queue.delivery import DeliveryWork, HeldDelivery, QueueDelivery
 from penstock.errors import InvalidArgument, StaleReceipt
 from penstock.subscriptions import dead_letters, queue
 from penstock.subscriptions.verdicts import Verdict
@@ -235,10 +235,10 @@ def test_without_the_fence_a_paused_worker_writes(
 ) -> None:
     """Mutant: the transaction does not begin with the acknowledgement."""
 
-    def nothing(claim: Claim, position: int) -> Iterator[None]:
+    def nothing(claim: DeliveryWork, position: int) -> Iterator[None]:
         yield from ()
 
-    monkeypatch.setattr(Claim, "finish_steps", nothing)
+    monkeypatch.setattr(DeliveryWork, "finish_steps", nothing)
     filled(own, 1, visibility_seconds=30)
     effects(own)
     gate, begun = threading.Event(), threading.Event()
@@ -448,6 +448,6 @@ def test_how_much_is_received_ahead(db: ContractDatabase, own: Connection) -> No
         assert consumer._room() == room
     filled(own, 1)
     (delivery,) = receive(own)
-    held = InHand(delivery, delivery.receipt, 0.0)
+    held = HeldDelivery(delivery, delivery.receipt, 0.0)
     consumer.backlog.extend([held] * 300)
     assert consumer._room() == 0, "not before half of it is gone"

@@ -14,7 +14,7 @@ import pytest
 
 from ops.relay.block import Backoff
 from ops.relay.relay import Relay
-from ops.sinks.base import Block
+from ops.sinks.base import RelayBlock
 from ops.sinks.jsonl import JsonlSink
 from penstock.errors import TopicNotFound
 from penstock.leases.database_keeper import LeaseKeeper
@@ -61,7 +61,7 @@ class Dying(JsonlSink):
 
     max_block_events = 10
 
-    def send_block(self, block: Block) -> None:
+    def send_block(self, block: RelayBlock) -> None:
         super().send_block(block)
         raise Killed
 
