@@ -28,7 +28,7 @@ _LAST_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """One flight.  The times are seconds; ``sequenced`` is by the clock of the database.
+    """One run.  The times are seconds; ``sequenced`` is by the clock of the database.
 
     ``problem`` is empty when the event was consumed within the limit.
     """
@@ -42,7 +42,7 @@ class Canary:
 
 
 @dataclass(slots=True)
-class _Flight:
+class _CanaryRun:
     """A member of the canary's subscription that waits for one event."""
 
     connection: Any
@@ -59,7 +59,7 @@ class _Flight:
             self.pause(_PAUSE_SECONDS)
 
     def _read(self, event_id: uuid.UUID) -> Event | None:
-        """Read what there is: earlier flights may have left events."""
+        """Read what there is: earlier runs may have left events."""
         leases = stream.check_in(self.connection, self.member)
         found = None
         for lease, events in stream.poll(self.connection, self.member, leases) if leases else []:
@@ -86,22 +86,22 @@ def fly(
         stream.subscribe(connection, SUBSCRIPTION, [topic])
         member = stream.join(connection, SUBSCRIPTION, f"canary-{uuid.uuid4().hex[:12]}")
         try:
-            flight = _Flight(connection, member, clock, pause)
-            return _fly(flight, url, topic, limit_seconds)
+            canary_run = _CanaryRun(connection, member, clock, pause)
+            return _run_canary(canary_run, url, topic, limit_seconds)
         finally:
             stream.leave(connection, member)
 
 
-def _fly(flight: _Flight, url: str, topic: str, limit: float) -> Canary:
-    clock, started = flight.clock, flight.clock()
-    event_id = publish(flight.connection, topic, b"canary", type="canary")
+def _run_canary(canary_run: _CanaryRun, url: str, topic: str, limit: float) -> Canary:
+    clock, started = canary_run.clock, canary_run.clock()
+    event_id = publish(canary_run.connection, topic, b"canary", type="canary")
     published = clock() - started
     problem = ""
-    event = flight.await_event(event_id, started + limit)
+    event = canary_run.await_event(event_id, started + limit)
     if event is None:
         nobody = sequence(url).events > 0
         problem = f"{'nobody sequenced it' if nobody else 'it was not consumed'} within {limit:g} s"
-        event = flight.await_event(event_id, clock() + _LAST_SECONDS)
+        event = canary_run.await_event(event_id, clock() + _LAST_SECONDS)
     if event is None:
         problem = f"it was not consumed within {limit:g} s, also after it was sequenced"
         return Canary(topic, event_id, published, None, None, problem)

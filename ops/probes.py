@@ -449,7 +449,7 @@ def _end_to_end(world: World, _: str) -> ProbeVerdict:
 
 
 def flown(done: Canary) -> ProbeVerdict:
-    """The verdict on a flight of the canary."""
+    """The verdict on a run of the canary."""
     found: dict[str, Any] = {
         "event": str(done.event_id),
         "published after (s)": round(done.published, 3),

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.database.async_connections import Door, door_of, run, run_on
+from penstock.database.async_connections import AsyncDriver, async_driver_of, run, run_on
 from penstock.database.steps import asked
 from penstock.publishing import rows as outgoing
 from penstock.publishing.columns import packed, packed_for_driver
@@ -44,20 +44,20 @@ async def publish(
 
 async def publish_once(connection: Any, message: Message, *, strict: bool = False) -> Published:
     """Publish one event.  Returns its id and whether it was a duplicate of an earlier one."""
-    door = await door_of(connection)
-    steps = publish_steps(_known(door), outgoing.row(message), strict=strict)
-    return await run(door, steps)
+    async_driver = await async_driver_of(connection)
+    steps = publish_steps(_known(async_driver), outgoing.row(message), strict=strict)
+    return await run(async_driver, steps)
 
 
 async def publish_batch(
     connection: Any, messages: Iterable[Message], *, strict: bool = False
 ) -> list[uuid.UUID]:
     """Publish many events in one round trip, in order.  Returns their ids."""
-    door = await door_of(connection)
-    is_postgres = door.dialect.name == "postgres"
-    pack = partial(packed_for_driver if is_postgres else packed, door.driver)
-    steps = batch_steps(pack, _known(door), messages, strict=strict, by_columns=is_postgres)
-    return await run(door, steps)
+    async_driver = await async_driver_of(connection)
+    is_postgres = async_driver.dialect.name == "postgres"
+    pack = partial(packed_for_driver if is_postgres else packed, async_driver.driver)
+    steps = batch_steps(pack, _known(async_driver), messages, strict=strict, by_columns=is_postgres)
+    return await run(async_driver, steps)
 
 
 async def fetch(
@@ -100,6 +100,6 @@ async def finish_redriven(connection: Any, member: Membership, letter: Redriven)
     await run_on(connection, finish_steps(member, letter))
 
 
-def _known(door: Door) -> KnownTopics:
-    key = door.dialect.key(door.driver)
-    return known_to_connection(door.driver) if key is None else KnownTopics(remembered(key))
+def _known(async_driver: AsyncDriver) -> KnownTopics:
+    key = async_driver.dialect.key(async_driver.driver)
+    return known_to_connection(async_driver.driver) if key is None else KnownTopics(remembered(key))

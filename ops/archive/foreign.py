@@ -192,8 +192,8 @@ def _write(
     return written_file(table.target, table.known_as, relative, writer.spans), rows
 
 
-def _copy(table: ArchiveTable, each: _ForeignRows, file: WrittenFile, placed: EpochRows) -> Copy:
-    seal = each.epoch
+def _copy(table: ArchiveTable, rows: _ForeignRows, file: WrittenFile, placed: EpochRows) -> Copy:
+    seal = rows.epoch
     return Copy(
         table.target.name, table.known_as, *key_of(seal), seal.first_sequence, seal.last_sequence,
         seal.event_count, seal.checksum, DAYS, file.path, placed.first_row,

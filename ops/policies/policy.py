@@ -213,16 +213,16 @@ def newest_versions(
     return sorted(found, key=lambda pair: pair[1].updated_at, reverse=True)[:most]
 
 
-def _keep(connection: Any, wanted: Policies, each: PolicyDrift) -> None:
-    if each.setting != "retention":
-        stream.subscribe(connection, each.wanted, [each.name], start="earliest")
+def _keep(connection: Any, wanted: Policies, drift: PolicyDrift) -> None:
+    if drift.setting != "retention":
+        stream.subscribe(connection, drift.wanted, [drift.name], start="earliest")
         return
-    policy = wanted.of_topic(each.name)
+    policy = wanted.of_topic(drift.name)
     retention = policy.retention or _TAKEN_BACK
     call(
         connection,
         "set_retention",
-        topic=each.name,
+        topic=drift.name,
         minimum_age_seconds=retention.minimum_age_seconds,
         copies=retention.copies,
         origin=wanted.origin,

@@ -23,7 +23,7 @@ _ASYNCPG = {"asyncpg.connection.Connection", "asyncpg.connection._ConnectionProx
 _BIND = re.compile(r"%\((\w+)\)s")
 
 
-class Door:
+class AsyncDriver:
     """How statements reach one kind of connection."""
 
     dialect: Dialect = dialects.POSTGRES
@@ -51,7 +51,7 @@ class Door:
         raise NotImplementedError
 
 
-class _MySQL(Door):
+class _MySQL(AsyncDriver):
     """What :func:`connect_async` opens there: the thread makes the calls."""
 
     dialect = dialects.MYSQL
@@ -64,7 +64,7 @@ class _MySQL(Door):
         return rows
 
 
-class _Psycopg(Door):
+class _Psycopg(AsyncDriver):
     async def execute(self, sql: str, binds: dict[str, Any]) -> Rows:
         import psycopg
 
@@ -76,14 +76,14 @@ class _Psycopg(Door):
             return [] if cursor.description is None else list(await cursor.fetchall())
 
 
-class _Asyncpg(Door):
+class _Asyncpg(AsyncDriver):
     async def execute(self, sql: str, binds: dict[str, Any]) -> Rows:
         numbered, names = _numbered(sql)
         found = await self.connection.fetch(numbered, *(binds[name] for name in names))
         return [tuple(row) for row in found]
 
 
-class _Sqlalchemy(Door):
+class _Sqlalchemy(AsyncDriver):
     """SQLAlchemy's AsyncConnection, which must be told that a transaction begins."""
 
     def driver_connection(self) -> Any:
@@ -113,7 +113,7 @@ async def is_rolled_back(connection: Any) -> bool:
     return _POSTGRES.is_broken(connection)
 
 
-async def door_of(connection: Any) -> Door:
+async def async_driver_of(connection: Any) -> AsyncDriver:
     """The way to an asynchronous connection of psycopg, asyncpg, SQLAlchemy, or of a consumer.
 
     InvalidArgument for all others.
@@ -152,13 +152,13 @@ def is_asyncpg(connection: Any) -> bool:
     return not names.isdisjoint(_ASYNCPG)
 
 
-async def run(door: Door, steps: Steps[T]) -> T:
+async def run(async_driver: AsyncDriver, steps: Steps[T]) -> T:
     """Run the statements that the steps ask for, one after the other; returns their result."""
     try:
         call = next(steps)
         while True:
             try:
-                rows = await door.call(call)
+                rows = await async_driver.call(call)
             except Exception as error:
                 call = steps.throw(error)
             else:
@@ -169,8 +169,8 @@ async def run(door: Door, steps: Steps[T]) -> T:
 
 
 async def run_on(connection: Any, steps: Steps[T]) -> T:
-    """The same on a connection, for which it finds the door."""
-    return await run(await door_of(connection), steps)
+    """The same on a connection, for which it finds the driver."""
+    return await run(await async_driver_of(connection), steps)
 
 
 @cache

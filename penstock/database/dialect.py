@@ -135,16 +135,16 @@ class Work(Protocol):
         """Let each call on an own connection take at most so long, or less where it is so now."""
         ...
 
-    def listen(self, connection: Any) -> Ear:
+    def listen(self, connection: Any) -> Listener:
         """Begin to hear which partitions get events."""
         ...
 
-    def bell(self, connection: Any) -> Bell | None:
+    def commit_listener(self, connection: Any) -> CommitListener | None:
         """Begin to hear publishers that have committed.  None where they cannot be heard."""
         ...
 
 
-class Ear(Protocol):
+class Listener(Protocol):
     """What a connection hears of partitions that got events: for each pass their ids, or "all"."""
 
     @property
@@ -161,9 +161,9 @@ class Ear(Protocol):
         ...
 
 
-class Bell(Protocol):
-    """What publishers ring after their COMMIT, for a sequencer that rests."""
+class CommitListener(Protocol):
+    """Hears of the commits of publishers, for a sequencer that rests."""
 
     def wait(self, most_seconds: float) -> bool:
-        """Wait until somebody rings, or has rung since the last call.  Returns whether so."""
+        """Wait until a publisher notifies.  Returns whether one did, now or since the last call."""
         ...

@@ -72,8 +72,8 @@ class LeaseKeeper(Keeper):
         self._weight = weight
         self._topics = topics
         self._known: dict[int, Lease] = {}
-        self._heart: heartbeat.Heart | None = None
-        # Times by the process's clock, which the heart uses.
+        self._heartbeat_threads: heartbeat.HeartbeatThreads | None = None
+        # Times by the process's clock, which the heartbeat threads uses.
         self._beat_at = -math.inf
         self._checked_in_at = -math.inf
         self._check_in_at = math.inf
@@ -85,13 +85,13 @@ class LeaseKeeper(Keeper):
     def __enter__(self) -> LeaseKeeper:
         """Joins and checks in once, so that a wrong name or id fails here and not in a thread."""
         self._left = False
-        self._heart = heartbeat.enter(self, self.url)
+        self._heartbeat_threads = heartbeat.enter(self, self.url)
         try:
-            self._at_office(lambda connection: self._check_in(connection, fresh=True))
+            self._check_in_connection(lambda connection: self._check_in(connection, fresh=True))
         except BaseException:
-            heartbeat.leave(self, self._heart)
+            heartbeat.leave(self, self._heartbeat_threads)
             raise
-        self._heart.start()
+        self._heartbeat_threads.start()
         return self
 
     def __exit__(
@@ -101,16 +101,16 @@ class LeaseKeeper(Keeper):
         trace: TracebackType | None,
     ) -> None:
         """Leaves, so that others need not wait for the lease to end."""
-        assert self._heart is not None
+        assert self._heartbeat_threads is not None
         self._left = True
         self._forget_all()
         try:
-            self._at_office(lambda connection: stream.leave(connection, self.member))
+            self._check_in_connection(lambda connection: stream.leave(connection, self.member))
         except Exception as failure:
             log.warning(
                 "%s could not leave, its leases end by themselves: %s", self.consumer, failure
             )
-        heartbeat.leave(self, self._heart)
+        heartbeat.leave(self, self._heartbeat_threads)
 
     def moved(self, lease: Lease, position: int) -> None:
         """The position of a lease was committed.  Keep it, to compare it with a restored log."""
@@ -129,8 +129,8 @@ class LeaseKeeper(Keeper):
             if not self._asked and not self._failures:
                 self._check_in_at = min(self._check_in_at, now + self._soon(now))
             self._asked = True
-        if self._heart is not None:
-            self._heart.wake()
+        if self._heartbeat_threads is not None:
+            self._heartbeat_threads.wake()
 
     def heard(self, notices: Sequence[str]) -> None:
         """Check in soon when a partition has grown that is not held here."""
@@ -193,7 +193,7 @@ class LeaseKeeper(Keeper):
         """The leases and positions that the database has."""
         return stream.held_leases(connection, self.member)
 
-    # What the heart calls, from its two threads.
+    # What the heartbeat threads calls, from its two threads.
 
     def may_beat(self, now: float) -> bool:
         """Whether to keep the consumer alive.
@@ -250,7 +250,7 @@ class LeaseKeeper(Keeper):
             fresh, self._asked = self._asked, False
             self._check_in_at = math.inf
         try:
-            self._at_office(lambda connection: self._check_in(connection, fresh=fresh))
+            self._check_in_connection(lambda connection: self._check_in(connection, fresh=fresh))
             self._failures = 0
             return
         except (DuplicateSession, LogBehind) as error:
@@ -301,12 +301,12 @@ class LeaseKeeper(Keeper):
             and known[lease.partition_id].position > lease.position
         ]
 
-    def _at_office(self, work: Callable[[Connection], object]) -> None:
+    def _check_in_connection(self, work: Callable[[Connection], object]) -> None:
         """Do it, and once more on a new connection when the old one turns out to be lost."""
-        assert self._heart is not None
+        assert self._heartbeat_threads is not None
         for is_last in (False, True):
             try:
-                with self._heart.office() as connection:
+                with self._heartbeat_threads.check_in_connection() as connection:
                     work(connection)
                 return
             except Exception as error:

@@ -33,21 +33,21 @@ EARLY_SHARE = 0.5
 #: How often to look whether a loop that waits for the database goes on.
 STUCK_LOOK_SECONDS = 0.2
 
-_hearts: dict[tuple[int, str], Heart] = {}
-_hearts_lock = threading.Lock()
+_by_database: dict[tuple[int, str], HeartbeatThreads] = {}
+_by_database_lock = threading.Lock()
 
 
 def _after_fork() -> None:
     """In the new process: another thread may have had the lock, and is not there."""
-    global _hearts_lock
-    _hearts_lock = threading.Lock()
+    global _by_database_lock
+    _by_database_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
 class Kept(Protocol):
-    """What the heart needs of each keeper whose consumer it keeps alive.  Times are monotonic."""
+    """What the heartbeat threads need of each keeper.  Times are monotonic."""
 
     def may_beat(self, now: float) -> bool:
         """Whether there is a membership that a heartbeat can keep alive."""
@@ -86,26 +86,26 @@ class Kept(Protocol):
         ...
 
 
-def enter(keeper: Kept, url: str) -> Heart:
-    """Add a keeper to the process's heart for a database.  The first keeper starts it."""
-    with _hearts_lock:
-        heart = _hearts.setdefault((os.getpid(), url), Heart(url))
-        heart.keepers.append(keeper)
-        return heart
+def enter(keeper: Kept, url: str) -> HeartbeatThreads:
+    """Add a keeper to the heartbeat threads of a database.  The first keeper starts them."""
+    with _by_database_lock:
+        heartbeat_threads = _by_database.setdefault((os.getpid(), url), HeartbeatThreads(url))
+        heartbeat_threads.keepers.append(keeper)
+        return heartbeat_threads
 
 
-def leave(keeper: Kept, heart: Heart) -> None:
-    """Take a keeper out.  The heart ends with the last one."""
-    with _hearts_lock:
-        heart.keepers.remove(keeper)
-        last = not heart.keepers
+def leave(keeper: Kept, heartbeat_threads: HeartbeatThreads) -> None:
+    """Take a keeper out.  The threads end with the last one."""
+    with _by_database_lock:
+        heartbeat_threads.keepers.remove(keeper)
+        last = not heartbeat_threads.keepers
         if last:
-            _hearts.pop((os.getpid(), heart.url), None)
+            _by_database.pop((os.getpid(), heartbeat_threads.url), None)
     if last:
-        heart.end()
+        heartbeat_threads.end()
 
 
-class Heart:
+class HeartbeatThreads:
     """The heartbeat and the check-ins of a process in one database."""
 
     def __init__(self, url: str) -> None:
@@ -114,8 +114,8 @@ class Heart:
         self._ended = threading.Event()
         self._beat_now = threading.Event()
         self._look_now = threading.Event()
-        self._office = threading.Lock()
-        self._at_office: Connection | None = None
+        self._check_in_lock = threading.Lock()
+        self._check_in_connection: Connection | None = None
         #: The heartbeat has lost its connection: that of the check-ins is likely to be lost too.
         self._is_suspect = False
         self._threads: list[threading.Thread] = []
@@ -143,8 +143,8 @@ class Heart:
         self.wake()
         for thread in self._threads:
             thread.join()
-        with self._office:
-            self._close_office()
+        with self._check_in_lock:
+            self._close_check_in_connection()
 
     def open(self) -> Connection:
         """A connection for heartbeats or for check-ins."""
@@ -157,30 +157,30 @@ class Heart:
         return connection
 
     @contextmanager
-    def office(self) -> Iterator[Connection]:
+    def check_in_connection(self) -> Iterator[Connection]:
         """The connection for check-ins, for one keeper at a time; closed when the block loses it.
 
         A new connection may lead to another server, or to an earlier state of this one.  So every
         keeper that knows positions has to compare them.
         """
-        with self._office:
+        with self._check_in_lock:
             try:
                 if self._is_suspect:
-                    self._close_office()
-                if self._at_office is None:
+                    self._close_check_in_connection()
+                if self._check_in_connection is None:
                     self._is_suspect = False
-                    self._at_office = self.open()
-                yield self._at_office
+                    self._check_in_connection = self.open()
+                yield self._check_in_connection
             except Exception as error:
-                if database.is_unavailable(error) or self._at_office is None:
-                    self._close_office()
+                if database.is_unavailable(error) or self._check_in_connection is None:
+                    self._close_check_in_connection()
                     self._doubt()
                 raise
 
-    def _close_office(self) -> None:
-        if self._at_office is not None:
-            self._at_office.close()
-            self._at_office = None
+    def _close_check_in_connection(self) -> None:
+        if self._check_in_connection is not None:
+            self._check_in_connection.close()
+            self._check_in_connection = None
 
     def _doubt(self) -> None:
         for keeper in list(self.keepers):

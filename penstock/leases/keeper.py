@@ -211,10 +211,10 @@ class Keeper(ABC):
     def take_up(self, connection: Connection) -> None:  # noqa: B027 - the database gave them out
         """Before work on new leases: make the database refuse their earlier holders."""
 
-    def tell(self, connection: Connection, lease: Lease, position: int) -> None:  # noqa: B027
+    def record_position(self, connection: Connection, lease: Lease, position: int) -> None:  # noqa: B027
         """Make the database stand at the position, which is committed, before it moves it on."""
 
-    def follow(self, connection: Connection, lease: Lease, position: int) -> None:  # noqa: B027
+    def follow_position(self, connection: Connection, lease: Lease, position: int) -> None:  # noqa: B027
         """Move the position where the database has moved it, together with a dead letter."""
 
     def suspects(self, connection: Connection, leases: Sequence[Lease]) -> dict[int, Suspect]:

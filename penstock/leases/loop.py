@@ -123,7 +123,7 @@ class Rounds(ABC):
         self._setting = setting or LoopSetting()
         self._stop: threading.Event | None = None
         self._outages = 0
-        self._ear: work.Ear | None = None
+        self._listener: work.Listener | None = None
         #: Says why nothing comes.
         self.silence = Silence(lambda why: log.warning("%s receives nothing: %s", name, why))
         self.stats = LoopStats()
@@ -227,8 +227,8 @@ class Rounds(ABC):
 
     def rest(self) -> None:
         """After a round without work: wait until events are sequenced, or the loop is woken."""
-        assert self._ear is not None
-        self.heard(self._ear.wait(self.longest_rest(), self._wake))
+        assert self._listener is not None
+        self.heard(self._listener.wait(self.longest_rest(), self._wake))
         self._wake.clear()
 
     def heard(self, notices: Sequence[str]) -> None:
@@ -247,7 +247,7 @@ class Rounds(ABC):
                 self._work_on(connection, stop)
 
     def _work_on(self, connection: Connection, stop: threading.Event) -> None:
-        self._ear = sessions.of_connection(connection).listen(connection)
+        self._listener = sessions.of_connection(connection).listen(connection)
         self._setting.works_on(connection)
         try:
             while not stop.is_set():
@@ -262,4 +262,4 @@ class Rounds(ABC):
                     self.rest()
         finally:
             self._setting.works_on(None)
-            self._ear = None
+            self._listener = None

@@ -43,20 +43,20 @@ class Waker:
                 hint="publish without a waker; the sequencer looks every 50 ms by itself",
             )
         #: By process, without a lock that a fork could copy while it is held.
-        self._ringers: dict[int, _Ringer] = {}
+        self._ringers: dict[int, _Notifier] = {}
 
     def wake(self) -> None:
         """Ask for a wake, and return at once.  Call it after a COMMIT.
 
         It raises nothing.  What fails is counted, and logged once until it works again.
         """
-        ringer = self._ringers.get(os.getpid())
-        if ringer is None:
-            made = _Ringer(self._url)
-            ringer = self._ringers.setdefault(os.getpid(), made)
-            if ringer is made:
+        notifier = self._ringers.get(os.getpid())
+        if notifier is None:
+            made = _Notifier(self._url)
+            notifier = self._ringers.setdefault(os.getpid(), made)
+            if notifier is made:
                 made.begin()
-        ringer.asked.set()
+        notifier.asked.set()
 
     def after_commit(self, connection: Any) -> None:
         """Wake when the transaction that is open on the connection has committed, and only then.
@@ -81,16 +81,16 @@ class Waker:
 
     def counters(self) -> dict[str, int]:
         """Of this process: calls, those of them that found an idle sequencer, and failures."""
-        ringer = self._ringers.get(os.getpid())
-        if ringer is None:
+        notifier = self._ringers.get(os.getpid())
+        if notifier is None:
             return {"calls": 0, "notices": 0, "failures": 0}
-        return {"calls": ringer.calls, "notices": ringer.notices, "failures": ringer.failures}
+        return {"calls": notifier.calls, "notices": notifier.notices, "failures": notifier.failures}
 
     def close(self) -> None:
         """End the thread and its connection.  A later wake begins anew."""
-        ringer = self._ringers.pop(os.getpid(), None)
-        if ringer is not None:
-            ringer.end()
+        notifier = self._ringers.pop(os.getpid(), None)
+        if notifier is not None:
+            notifier.end()
 
     def __enter__(self) -> Waker:
         return self
@@ -146,7 +146,7 @@ def _in_transaction(connection: Any) -> bool:
     return bool(connection.info.transaction_status)  # psycopg: 0 is idle
 
 
-class _Ringer(threading.Thread):
+class _Notifier(threading.Thread):
     """Makes the calls of one process, on one connection."""
 
     def __init__(self, url: str) -> None:

@@ -179,14 +179,14 @@ def reject(
         raise refused(InvalidArgument, f"an event cannot be delayed by {delay_seconds} seconds")
     _, settings = find_queue(tx, subscription)
 
-    def failed(tx: MemoryTransaction, each: Dealt) -> None:
-        failures = each.failures + 1
+    def failed(tx: MemoryTransaction, dealt: Dealt) -> None:
+        failures = dealt.failures + 1
         pause = _pause(tx, settings, failures) if delay_seconds is None else delay_seconds
         again = replace(
-            each, token=None, copied=True, failures=failures, reason=reason,
+            dealt, token=None, copied=True, failures=failures, reason=reason,
             due_at=tx.store.clock.now() + timedelta(seconds=pause),
         )  # fmt: skip
-        if failures >= settings.max_failures or each.deliveries >= settings.max_deliveries:
+        if failures >= settings.max_failures or dealt.deliveries >= settings.max_deliveries:
             bury(tx, again, reason or "was rejected as often as it may be")
         else:
             put_dealt(tx, again)
@@ -463,13 +463,13 @@ def _settled(
     return one([events is not None for events in taken])
 
 
-def _finished(tx: MemoryTransaction, each: Dealt) -> None:
-    put_dealt(tx, replace(each, done=True, token=None))
+def _finished(tx: MemoryTransaction, dealt: Dealt) -> None:
+    put_dealt(tx, replace(dealt, done=True, token=None))
 
 
-def _freed(tx: MemoryTransaction, each: Dealt) -> None:
+def _freed(tx: MemoryTransaction, dealt: Dealt) -> None:
     """It comes again at once, and the delivery does not count."""
-    put_dealt(tx, replace(each, token=None, deliveries=max(each.deliveries - 1, 0)))
+    put_dealt(tx, replace(dealt, token=None, deliveries=max(dealt.deliveries - 1, 0)))
 
 
 def _pause(tx: MemoryTransaction, settings: QueueSettings, failures: int) -> float:

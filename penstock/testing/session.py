@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from penstock.database.dialect import Bell, Ear
+from penstock.database.dialect import CommitListener, Listener
 from penstock.database.wake import Wake
 from penstock.errors import said
 
 _MEMORY_PAUSE_SECONDS = 0.02
 
 
-class _MemoryEar:
+class _MemoryListener:
     """Sends no notices: a look for events is cheap in memory."""
 
     is_told = False
@@ -49,8 +49,8 @@ class MemoryWork:
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
         return "outlived its lease" in said(error)
 
-    def listen(self, connection: Any) -> Ear:
-        return _MemoryEar()
+    def listen(self, connection: Any) -> Listener:
+        return _MemoryListener()
 
-    def bell(self, connection: Any) -> Bell | None:
+    def commit_listener(self, connection: Any) -> CommitListener | None:
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from penstock import database, log
 from penstock.database import sessions
-from penstock.database.dialect import LONGEST_ANSWER_SECONDS, Bell
+from penstock.database.dialect import LONGEST_ANSWER_SECONDS, CommitListener
 from penstock.upkeep.sequencing import (
     PASS_EVENTS,
     Sequenced,
@@ -59,7 +59,7 @@ class SequencerWorker:
     def run(self, stop: threading.Event) -> None:
         """Sequence until told to stop."""
         with _connected(self) as connection:
-            bell = sessions.of_connection(connection).bell(connection)
+            commit_listener = sessions.of_connection(connection).commit_listener(connection)
             idle_pause = BUSY_PAUSE
             upkeep_due = measure_due = pass_due = 0.0
             while not stop.is_set():
@@ -93,17 +93,23 @@ class SequencerWorker:
                     stop.wait(min(BUSY_PAUSE, BUSY_SHARE * took))
                 else:
                     idle_pause = min(idle_pause * 2, self.longest)
-                    self.rest(stop, bell, idle_pause)
+                    self.rest(stop, commit_listener, idle_pause)
 
-    def rest(self, stop: threading.Event, bell: Bell | None, seconds: float) -> None:
+    def rest(
+        self, stop: threading.Event, commit_listener: CommitListener | None, seconds: float
+    ) -> None:
         """Wait until the next look is due.  A publisher that has committed may end it earlier.
 
-        However often somebody rings, the looks come no faster than those of a busy sequencer.
+        However often publishers notify, the looks come no faster than those of a busy sequencer.
         """
         until = time.monotonic() + seconds
-        stop.wait(seconds if bell is None else min(seconds, BUSY_PAUSE))
-        while bell is not None and not stop.is_set() and (left := until - time.monotonic()) > 0:
-            if bell.wait(min(left, STOP_SECONDS)):
+        stop.wait(seconds if commit_listener is None else min(seconds, BUSY_PAUSE))
+        while (
+            commit_listener is not None
+            and not stop.is_set()
+            and (left := until - time.monotonic()) > 0
+        ):
+            if commit_listener.wait(min(left, STOP_SECONDS)):
                 self.wakes += 1
                 return
 

@@ -233,12 +233,12 @@ def test_a_stray_notice_tells_nobody(
         if (url, told) == (pooled, True):
             monkeypatch.setattr(session, "is_own_session", lambda *_: True)
         with database.connect(url) as own:
-            ear = sessions.of_connection(own).listen(own)
+            listener = sessions.of_connection(own).listen(own)
             with own.transaction():
                 own.execute("LISTEN penstock_log")
                 own.execute("NOTIFY penstock_log, 'all'")
-            until(ear.heard, "the notice")
-            assert ear.is_told is told
+            until(listener.heard, "the notice")
+            assert listener.is_told is told
 
 
 def test_a_daemon_serves(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from penstock import database
-from penstock.database.dialect import Bell
+from penstock.database.dialect import CommitListener
 from penstock.publishing.publish import publish
 from penstock.upkeep.workers import BUSY_PAUSE, SequencerWorker
 from tests.consumers.conftest import TOPIC, Connection
@@ -37,7 +37,9 @@ class Turns(threading.Event):
 class Unwoken(SequencerWorker):
     """Rests without a bell."""
 
-    def rest(self, stop: threading.Event, bell: Bell | None, seconds: float) -> None:
+    def rest(
+        self, stop: threading.Event, commit_listener: CommitListener | None, seconds: float
+    ) -> None:
         """The rest of the engines that cannot notify."""
         super().rest(stop, None, seconds)
 

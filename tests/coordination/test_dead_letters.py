@@ -143,7 +143,7 @@ def crashed(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(RegistryKeeper, "follow", crash)
+        patch.setattr(RegistryKeeper, "follow_position", crash)
         patch.setattr(RegistryKeeper, "__exit__", ends)
         with pytest.raises(Crash):
             consumer(url, store, handler).run(threading.Event())
@@ -204,7 +204,7 @@ def test_the_store_is_away_between_the_letter_and_the_position(
     filled(connection, 1, 5)
     slow_leases(connection)
     retry(connection, max_attempts=1)
-    handler, real = Poison((0, 3)), RegistryKeeper.follow
+    handler, real = Poison((0, 3)), RegistryKeeper.follow_position
     away = [CoordinationUnavailable("away")]
 
     def follow(*given: Any) -> None:
@@ -212,7 +212,7 @@ def test_the_store_is_away_between_the_letter_and_the_position(
             raise away.pop()
         real(*given)
 
-    monkeypatch.setattr(RegistryKeeper, "follow", follow)
+    monkeypatch.setattr(RegistryKeeper, "follow_position", follow)
     worked_off(database_url, memory(), handler, lambda: handler.count == 4)
     assert handler.sequences == {0: [1, 2, 4, 5]}
     assert handler.tries[0, 3] == 1
@@ -242,18 +242,21 @@ def test_a_stale_holder_writes_no_letter(
     dead.take_up(connection)
     (old,) = dead.leases()
     dead.commit(connection, [(old, 2)], [0])
-    dead.tell(connection, old, 2)
+    dead.record_position(connection, old, 2)
     expired(dead)
     with RegistryKeeper(database_url, SUBSCRIPTION, store, consumer="b") as fresh:
         fresh.take_up(connection)
         (lease,) = fresh.active()
-        for call in (*writing(connection, dead.member, old), lambda: dead.tell(connection, old, 3)):
+        for call in (
+            *writing(connection, dead.member, old),
+            lambda: dead.record_position(connection, old, 3),
+        ):
             with pytest.raises(StaleLease):
                 call()
         assert dead_letters.poll_redriven(connection, dead.member, [old]) == []
         assert (letters_of(connection), stored(connection)) == ([], 2)
         dead_letters.give_up(connection, fresh.member, lease, 3, "bad", attempts=1)
-        fresh.follow(connection, lease, 3)
+        fresh.follow_position(connection, lease, 3)
         assert fresh.position(connection, lease) == stored(connection) == 3
     assert letters_of(connection) == [(0, 3, "dead", 1)]
 

@@ -57,11 +57,11 @@ class Actor:
                 keeper.commit(own, [(lease, sequence)], [lease.position])
                 self.handled.append(sequence)
                 continue
-            keeper.tell(own, lease, lease.position)
+            keeper.record_position(own, lease, lease.position)
             yield True
             dead_letters.give_up(own, keeper.member, lease, sequence, "bad", attempts=1)
             yield self._rng.random() < 0.8  # or it ends here
-            keeper.follow(own, lease, sequence)
+            keeper.follow_position(own, lease, sequence)
 
 
 def played(connection: Any, url: str, seed: int) -> list[int]:

@@ -28,7 +28,7 @@ def test_other_engines_are_refused() -> None:
         Waker("mysql://root@localhost/test")
 
 
-class Bell:
+class CommitListener:
     """Rings always, or never."""
 
     def __init__(self, *, rings: bool) -> None:
@@ -57,20 +57,20 @@ class Waits(threading.Event):
 
 def test_who_rings_all_the_time_makes_it_look_no_faster_than_at_load() -> None:
     """Guard: the pause before the bell is heard."""
-    worker, stop, bell = SequencerWorker(NOWHERE), Waits(), Bell(rings=True)
+    worker, stop, commit_listener = SequencerWorker(NOWHERE), Waits(), CommitListener(rings=True)
     for _ in range(3):
-        worker.rest(stop, bell, NEVER_SECONDS)
+        worker.rest(stop, commit_listener, NEVER_SECONDS)
     assert stop.waited == [BUSY_PAUSE] * 3
     assert worker.wakes == 3
 
 
 def test_a_lost_wake_costs_one_rest() -> None:
     """Guard: the rest ends by itself, and does not wait for the bell."""
-    worker, stop, bell = SequencerWorker(NOWHERE), Waits(), Bell(rings=False)
-    worker.rest(stop, bell, 0.05)
+    worker, stop, commit_listener = SequencerWorker(NOWHERE), Waits(), CommitListener(rings=False)
+    worker.rest(stop, commit_listener, 0.05)
     assert worker.wakes == 0
-    assert bell.waited
-    assert max(bell.waited) <= 0.05
+    assert commit_listener.waited
+    assert max(commit_listener.waited) <= 0.05
     without = Waits()
     worker.rest(without, None, 0.05)
     assert without.waited == [0.05]

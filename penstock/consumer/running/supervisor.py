@@ -116,25 +116,25 @@ class Supervisor:
         """Every worker with its restarts and the error that it waits after, if any."""
         return [(each.worker, each.restarts, each.error) for each in self._running]
 
-    def _keep(self, each: _Running) -> None:
+    def _keep(self, running: _Running) -> None:
         while not self._stop.is_set():
-            each.error = ""
-            each.turned = started = self._clock()
+            running.error = ""
+            running.turned = started = self._clock()
             try:
-                each.worker.run(self._stop)
+                running.worker.run(self._stop)
             except BaseException as error:  # nobody would hear of a thread that has ended
-                each.turned = self._clock()
-                each.error = error_text(error)
-                if self._ends_all(error, each.turned - started):
+                running.turned = self._clock()
+                running.error = error_text(error)
+                if self._ends_all(error, running.turned - started):
                     self._fatal = self._fatal or _as_exception(error)
                     self._stop.set()
                     self.stop()
                     return
-                each.restarts += 1
-                healthy = each.turned - started > HEALTHY_AFTER_SECONDS
-                each.attempt = 1 if healthy else each.attempt + 1
-                pause = backoff(each.attempt, MAX_RESTART_SECONDS)
-                _report(each.worker.name, error, pause)
+                running.restarts += 1
+                healthy = running.turned - started > HEALTHY_AFTER_SECONDS
+                running.attempt = 1 if healthy else running.attempt + 1
+                pause = backoff(running.attempt, MAX_RESTART_SECONDS)
+                _report(running.worker.name, error, pause)
                 self._stop.wait(pause)
 
     def _ends_all(self, error: BaseException, ran_seconds: float) -> bool:

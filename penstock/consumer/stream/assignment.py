@@ -52,26 +52,26 @@ class PartitionBuffers:
         self._batch_size = options.batch_size
         self._most_uncommitted = options.most_uncommitted
         self._clock = options.clock
-        self._hands: dict[int, PartitionBuffer] = {}
+        self._buffers: dict[int, PartitionBuffer] = {}
         self._limits: dict[int, dict[Hashable, int]] = {}
 
     def all(self) -> list[PartitionBuffer]:
         """What is in hand of each partition."""
-        return list(self._hands.values())
+        return list(self._buffers.values())
 
     def of(self, lease: Lease) -> PartitionBuffer | None:
         """What is in hand of a partition."""
-        return self._hands.get(lease.partition_id)
+        return self._buffers.get(lease.partition_id)
 
     def ready(self) -> list[tuple[Lease, PartitionBuffer]]:
         """The partitions to work on.  Each call begins with another one."""
-        found = [(lease, self._hands.get(lease.partition_id)) for lease in self._keeper.active()]
+        found = [(lease, self._buffers.get(lease.partition_id)) for lease in self._keeper.active()]
         return [(lease, each) for lease, each in found if each is not None]
 
     def rows(self) -> int:
         """How many events are in memory: they were read and are not done."""
         with self.lock:
-            return sum(each.rows for each in self._hands.values())
+            return sum(each.rows for each in self._buffers.values())
 
     def busy(self) -> set[int]:
         """Partitions with a handler that began before the lease was lost, or before an outage.
@@ -90,7 +90,7 @@ class PartitionBuffers:
         A partition whose position has moved back counts as new: it is read again.
         """
         held = {lease.partition_id: lease for lease in self._keeper.leases()}
-        lost = [each for each in self._hands.values() if not _is_still(each, held)]
+        lost = [each for each in self._buffers.values() if not _is_still(each, held)]
         if lost:
             self.forget(lost)
             self.tell_revoked(lost)
@@ -98,7 +98,7 @@ class PartitionBuffers:
         new = [
             lease
             for partition_id, lease in held.items()
-            if partition_id not in self._hands
+            if partition_id not in self._buffers
             and partition_id not in busy
             and lease.state == "ACTIVE"
         ]
@@ -107,7 +107,7 @@ class PartitionBuffers:
             positions = {_place(lease): lease.position for lease in new}
             self._tell(self._on_assigned, positions)
             with self.lock:
-                self._hands |= {each.lease.partition_id: each for each in begun}
+                self._buffers |= {each.lease.partition_id: each for each in begun}
         return begun
 
     def forget(self, gone: Sequence[PartitionBuffer]) -> None:
@@ -115,12 +115,12 @@ class PartitionBuffers:
         with self.lock:
             for each in gone:
                 each.closed = True
-                if self._hands.get(each.lease.partition_id) is each:
-                    del self._hands[each.lease.partition_id]
+                if self._buffers.get(each.lease.partition_id) is each:
+                    del self._buffers[each.lease.partition_id]
 
-    def tell_revoked(self, hands: Sequence[PartitionBuffer]) -> None:
+    def tell_revoked(self, buffers: Sequence[PartitionBuffer]) -> None:
         """Tell the application that these partitions are about to go, or are lost."""
-        self._tell(self._on_revoked, [_place(each.lease) for each in hands])
+        self._tell(self._on_revoked, [_place(each.lease) for each in buffers])
 
     def _taken_in_hand(self, lease: Lease) -> PartitionBuffer:
         return PartitionBuffer(
@@ -142,12 +142,12 @@ class PartitionBuffers:
 
     # -- units ----------------------------------------------------------------------------------
 
-    def begin(self, each: PartitionBuffer) -> Unit | None:
+    def begin(self, buffer: PartitionBuffer) -> Unit | None:
         """The next unit of a partition: events that are handed over together, or a dead letter."""
-        left = self._most_uncommitted - each.handled
+        left = self._most_uncommitted - buffer.handled
         limit = KEY_RUN if self._by_key else max(1, min(self._batch_size, left))
         with self.lock:
-            return each.begin_letter() or each.begin(limit, self._clock())
+            return buffer.begin_letter() or buffer.begin(limit, self._clock())
 
     def end(self, unit: Unit, done: int, *, pause_until: float | None = None) -> None:
         """So many events of a unit are done.  The rest comes again after the pause."""
@@ -155,36 +155,36 @@ class PartitionBuffers:
             unit.work.end(unit, done, self._clock(), pause_until=pause_until)
 
     def take(
-        self, each: PartitionBuffer, events: Sequence[Any], wanted: Callable[[Any], bool] | None
+        self, buffer: PartitionBuffer, events: Sequence[Any], wanted: Callable[[Any], bool] | None
     ) -> None:
         """Take events that were read.  Those of a lease that was lost meanwhile are dropped."""
         with self.lock:
-            if not each.closed:
-                self._stats.filtered += each.take(events, wanted)
+            if not buffer.closed:
+                self._stats.filtered += buffer.take(events, wanted)
 
-    def has_ended(self, each: PartitionBuffer) -> bool:
+    def has_ended(self, buffer: PartitionBuffer) -> bool:
         """Whether nothing is under way.  Events that were not begun are dropped."""
         with self.lock:
-            each.drop_waiting()
-        return not each.under_way
+            buffer.drop_waiting()
+        return not buffer.under_way
 
     def next_due(self, commit_seconds: float) -> Iterable[float]:
         """When pauses end and commits are due."""
         with self.lock:
-            hands = list(self._hands.values())
-            pauses = [each.next_pause_end for each in hands]
-            begun = [each.first_done_at for each in hands]
+            buffers = list(self._buffers.values())
+            pauses = [each.next_pause_end for each in buffers]
+            begun = [each.first_done_at for each in buffers]
         yield from (pause for pause in pauses if pause is not None)
         yield from (each + commit_seconds for each in begun if each is not None)
 
 
-def _is_still(each: PartitionBuffer, held: dict[int, Lease]) -> bool:
+def _is_still(buffer: PartitionBuffer, held: dict[int, Lease]) -> bool:
     """Whether it is held under the same lease, and its position has not moved back."""
-    lease = held.get(each.lease.partition_id)
+    lease = held.get(buffer.lease.partition_id)
     return (
         lease is not None
-        and lease.lease_epoch == each.lease.lease_epoch
-        and lease.position >= each.committed
+        and lease.lease_epoch == buffer.lease.lease_epoch
+        and lease.position >= buffer.committed
     )
 
 

@@ -39,7 +39,7 @@ def bringing(connection: Connection, brought: Sequence[Event]) -> AbstractContex
 class Chosen(NamedTuple):
     """How far to commit a partition, and which events that commit has to park."""
 
-    hand: PartitionBuffer
+    buffer: PartitionBuffer
     position: int
     parking: list[int]
 
@@ -74,19 +74,21 @@ class Committer:
         due = [each for each in begun if idle or self._is_due(each, now)]
         self.commit(connection, due)
 
-    def _has_more(self, each: PartitionBuffer, now: float) -> bool:
+    def _has_more(self, buffer: PartitionBuffer, now: float) -> bool:
         """Whether there is something to commit.  A unit under way in order may commit by itself."""
-        if each.done <= each.committed or now < each.stands_until:
+        if buffer.done <= buffer.committed or now < buffer.stands_until:
             return False
-        if each.under_way > each.letter_under_way and not self._by_key:
+        if buffer.under_way > buffer.letter_under_way and not self._by_key:
             return False
-        if each.first_done_at is None:
-            each.first_done_at = now
+        if buffer.first_done_at is None:
+            buffer.first_done_at = now
         return True
 
-    def _is_due(self, each: PartitionBuffer, now: float) -> bool:
-        assert each.first_done_at is not None
-        return each.handled >= self._every_events or now - each.first_done_at >= self.every_seconds
+    def _is_due(self, buffer: PartitionBuffer, now: float) -> bool:
+        assert buffer.first_done_at is not None
+        return (
+            buffer.handled >= self._every_events or now - buffer.first_done_at >= self.every_seconds
+        )
 
     # -- a commit: what to write, writing it, and what follows -----------------------------------
 
@@ -99,7 +101,7 @@ class Committer:
             is_settled = self._write(connection, chosen)
         if not is_settled:
             for each in chosen:
-                self._write(connection, self._choose([each.hand]))
+                self._write(connection, self._choose([each.buffer]))
 
     def _choose(self, due: Sequence[PartitionBuffer]) -> list[Chosen]:
         held = [each for each in due if self._keeper.holds(each.lease)]
@@ -113,24 +115,24 @@ class Committer:
                 (alone,) = chosen
                 self._write_parking(connection, alone)
             elif chosen:
-                wanted = [(each.hand.lease, each.position) for each in chosen]
-                after = [each.hand.committed for each in chosen]
+                wanted = [(each.buffer.lease, each.position) for each in chosen]
+                after = [each.buffer.committed for each in chosen]
                 self._keeper.commit(connection, wanted, after)
         except (TooManyParked, StaleLease, BackwardCommit) as error:
             if len(chosen) > 1:  # commit each alone, so that the others succeed
                 return False
-            self._refused(connection, chosen[0].hand, error)
+            self._refused(connection, chosen[0].buffer, error)
             return True
         for each in chosen:
-            self.stands_at(each.hand, each.position)
-            self.count_done(each.hand)
+            self.stands_at(each.buffer, each.position)
+            self.count_done(each.buffer)
         return True
 
     def _write_parking(self, connection: Connection, chosen: Chosen) -> None:
         each, position, parking = chosen
         with self._assignment.lock:
             brought = each.brought(parking)
-        self._keeper.tell(connection, each.lease, each.committed)
+        self._keeper.record_position(connection, each.lease, each.committed)
         with bringing(connection, brought):
             dead_letters.commit_parking(
                 connection,
@@ -141,43 +143,45 @@ class Committer:
                 sequences=parking,
                 brought=brought,
             )
-        self._keeper.follow(connection, each.lease, position)
+        self._keeper.follow_position(connection, each.lease, position)
 
-    def _refused(self, connection: Connection, each: PartitionBuffer, error: PenstockError) -> None:
+    def _refused(
+        self, connection: Connection, buffer: PartitionBuffer, error: PenstockError
+    ) -> None:
         """Deal with the one partition whose commit was refused."""
         if isinstance(error, StaleLease):
-            self.lease_lost(each, error)
+            self.lease_lost(buffer, error)
             return
         self._stats.failed(error)
         if isinstance(error, TooManyParked):
-            each.stands_until = self._clock() + STANDS_SECONDS
+            buffer.stands_until = self._clock() + STANDS_SECONDS
             return
         try:  # the answer to an earlier COMMIT was lost
-            self.stands_at(each, self._keeper.position(connection, each.lease))
+            self.stands_at(buffer, self._keeper.position(connection, buffer.lease))
         except StaleLease as stale:
-            self.lease_lost(each, stale)
+            self.lease_lost(buffer, stale)
 
     # -- where a partition stands ---------------------------------------------------------------
 
-    def stands_at(self, each: PartitionBuffer, position: int) -> None:
+    def stands_at(self, buffer: PartitionBuffer, position: int) -> None:
         """Take over the position from the store.
 
         Raises StaleLease when it moved back: then events before those in hand are not done.
         """
-        if position < each.committed:
+        if position < buffer.committed:
             raise StaleLease(
-                f"partition {each.lease.partition} of {each.lease.topic} stands at {position}, "
-                f"this consumer had committed {each.committed}",
+                f"partition {buffer.lease.partition} of {buffer.lease.topic} stands at {position}, "
+                f"this consumer had committed {buffer.committed}",
                 hint="a restore or a crash took commits back: the consumer reads again from there",
             )
         with self._assignment.lock:
-            each.was_committed(position)
-        self._keeper.moved(each.lease, position)
+            buffer.was_committed(position)
+        self._keeper.moved(buffer.lease, position)
 
-    def count_done(self, each: PartitionBuffer) -> None:
+    def count_done(self, buffer: PartitionBuffer) -> None:
         """The handled events are committed: count them."""
-        self._stats.done(each.handled)
-        each.handled, each.first_done_at = 0, None
+        self._stats.done(buffer.handled)
+        buffer.handled, buffer.first_done_at = 0, None
 
     def compare(
         self, connection: Connection, outcome: Outcome[Unit, Batch]
@@ -208,29 +212,29 @@ class Committer:
 
     def let_go(self, connection: Connection, asked: Sequence[Lease]) -> list[Lease]:
         """The partitions with nothing under way, after a commit of their last position."""
-        hands = [self._assignment.of(lease) for lease in asked]
-        ready = [each for each in hands if each is not None and self._assignment.has_ended(each)]
+        buffers = [self._assignment.of(lease) for lease in asked]
+        ready = [each for each in buffers if each is not None and self._assignment.has_ended(each)]
         self.part_with(connection, ready)
         gone = {each.lease.partition_id for each in ready}
         busy = self._assignment.busy()
         return [
             lease
-            for lease, each in zip(asked, hands, strict=True)
+            for lease, each in zip(asked, buffers, strict=True)
             if lease.partition_id in gone or (each is None and lease.partition_id not in busy)
         ]
 
-    def part_with(self, connection: Connection, hands: Sequence[PartitionBuffer]) -> None:
+    def part_with(self, connection: Connection, buffers: Sequence[PartitionBuffer]) -> None:
         """Tell the application first: what it does then can still be committed."""
-        if hands:
-            self._assignment.tell_revoked(hands)
-            self.commit(connection, [each for each in hands if each.done > each.committed])
-            self._assignment.forget(hands)
+        if buffers:
+            self._assignment.tell_revoked(buffers)
+            self.commit(connection, [each for each in buffers if each.done > each.committed])
+            self._assignment.forget(buffers)
 
-    def lease_lost(self, each: PartitionBuffer, error: StaleLease) -> None:
+    def lease_lost(self, buffer: PartitionBuffer, error: StaleLease) -> None:
         """The fence refused the lease: nothing done under it counts any more."""
-        self._stale(each.lease, error)
-        self._assignment.forget([each])
-        self._assignment.tell_revoked([each])
+        self._stale(buffer.lease, error)
+        self._assignment.forget([buffer])
+        self._assignment.tell_revoked([buffer])
 
     def _stale(self, lease: Lease, error: StaleLease) -> None:
         self._stats.stale(error)

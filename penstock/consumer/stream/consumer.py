@@ -183,7 +183,7 @@ class Consumer(Rounds):
         """Read, hand over, take back, commit.  Returns how much was done."""
         self.keeper.take_up(connection)
         self.retrier.look_around(connection, self.assignment.look_at_leases())
-        self.reader.read(connection, self._ear)
+        self.reader.read(connection, self._listener)
         done = self._hand_over(connection)
         self._give_up_overdue(connection)
         self.committer.commit_due(connection, idle=not done)
@@ -221,10 +221,10 @@ class Consumer(Rounds):
         self.committer.commit_due(connection, idle=True)
         return now
 
-    def _next(self, connection: Connection, each: PartitionBuffer) -> Unit | None:
+    def _next(self, connection: Connection, buffer: PartitionBuffer) -> Unit | None:
         """The next unit of a partition that may be handed to a handler."""
-        while not each.closed:
-            unit = self.assignment.begin(each)
+        while not buffer.closed:
+            unit = self.assignment.begin(buffer)
             if unit is None:
                 break
             unit.policy = self.retrier.policy

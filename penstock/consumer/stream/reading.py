@@ -94,18 +94,22 @@ class Reader:
         if self._thread is not None:
             self._thread.changed.set()
 
-    def read(self, connection: Connection, ear: dialect.Ear | None) -> None:
+    def read(self, connection: Connection, listener: dialect.Listener | None) -> None:
         """Read partitions that have nothing left in hand, where the loop itself reads."""
         if self._thread is not None:
             self._thread.require_well()
             return
         now = self._clock()
-        if ear is None or not ear.is_told or now - self._asked_all_at >= self._idle_seconds:
+        if (
+            listener is None
+            or not listener.is_told
+            or now - self._asked_all_at >= self._idle_seconds
+        ):
             self._read_out.clear()
             self._asked_all_at = now
         unread = self._unread()
-        if not unread and ear is not None:
-            self.heard(ear.heard())
+        if not unread and listener is not None:
+            self.heard(listener.heard())
             unread = self._unread()
         if unread:
             self._poll(connection, unread)
@@ -121,15 +125,15 @@ class Reader:
         self._keeper.heard(notices)
 
     def _poll(self, connection: Connection, unread: list[tuple[PartitionBuffer, Lease]]) -> None:
-        hands = {lease.partition_id: each for each, lease in unread}
+        buffers = {lease.partition_id: each for each, lease in unread}
         leases = [lease for _, lease in unread]
         polled = self._poll_leases(connection, leases, self._bounds.batch)
         for lease, events in polled:
-            self._took(hands[lease.partition_id], events)
+            self._took(buffers[lease.partition_id], events)
         if sum(len(events) for _, events in polled) < self._bounds.batch:
             self._read_out |= {
                 partition_id: each
-                for partition_id, each in hands.items()
+                for partition_id, each in buffers.items()
                 if self._cold is None or not self._cold.reads_on(partition_id, each.read)
             }
 
@@ -156,15 +160,15 @@ class Reader:
             leases = [(each, replace(each.lease, position=each.read)) for each in chosen]
         return WantedReads(leases, self._room.together(max_each), max_each, len(chosen) < held)
 
-    def _may_read_on(self, each: PartitionBuffer) -> bool:
-        return not self._by_key or each.read - each.done < MAX_AHEAD
+    def _may_read_on(self, buffer: PartitionBuffer) -> bool:
+        return not self._by_key or buffer.read - buffer.done < MAX_AHEAD
 
-    def _took(self, each: PartitionBuffer, events: list[Event]) -> None:
+    def _took(self, buffer: PartitionBuffer, events: list[Event]) -> None:
         if self._room is not None:
             self._room.learn(events, payload_bytes(events)[1])
         if self._cold is not None:
-            each.cold_to = self._cold.cold_to(each.lease.partition_id)
-        self._assignment.take(each, events, self._wanted)
+            buffer.cold_to = self._cold.cold_to(buffer.lease.partition_id)
+        self._assignment.take(buffer, events, self._wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,16 +190,16 @@ class Room:
         self._bounds = bounds
         self._mean: float | None = None
 
-    def chunk(self, hands: Sequence[PartitionBuffer]) -> tuple[list[PartitionBuffer], int]:
+    def chunk(self, buffers: Sequence[PartitionBuffer]) -> tuple[list[PartitionBuffer], int]:
         """Which of these to read from, and how many events of each."""
-        if not hands:
+        if not buffers:
             return [], 0
-        full = self._rows_of(self._bounds.bytes / len(hands))
-        full = max(1, min(full, self._bounds.rows // len(hands), self._bounds.batch))
+        full = self._rows_of(self._bounds.bytes / len(buffers))
+        full = max(1, min(full, self._bounds.rows // len(buffers), self._bounds.batch))
         wanted: list[PartitionBuffer] = []
         least = full
-        for each in hands:
-            room = self._room(each, len(hands))
+        for each in buffers:
+            room = self._room(each, len(buffers))
             # Do not read a few rows at a time.  But an event larger than any room must come too.
             if not each.rows:
                 room = max(room, 1)
@@ -204,19 +208,19 @@ class Room:
                 least = min(least, room)
         return wanted, least
 
-    def together(self, each: int) -> int:
+    def together(self, rows: int) -> int:
         """How many events one poll may bring of all partitions; its result is in memory twice."""
         share = self._rows_of(self._bounds.bytes / BATCHES_AT_ONCE)
-        return max(each, min(each * BATCHES_AT_ONCE, share))
+        return max(rows, min(rows * BATCHES_AT_ONCE, share))
 
     def learn(self, events: Sequence[Event], size: int) -> None:
         """Learn how large events are.  The newest count most."""
         mean = size / len(events)
         self._mean = mean if self._mean is None else max(mean, (self._mean + mean) / 2)
 
-    def _room(self, each: PartitionBuffer, share: int) -> int:
-        rows = self._bounds.rows // share - each.rows
-        return max(0, min(rows, self._rows_of(self._bounds.bytes / share - each.bytes)))
+    def _room(self, buffer: PartitionBuffer, share: int) -> int:
+        rows = self._bounds.rows // share - buffer.rows
+        return max(0, min(rows, self._rows_of(self._bounds.bytes / share - buffer.bytes)))
 
     def _rows_of(self, size: float) -> int:
         return PROBE_ROWS if self._mean is None else int(size / self._mean)
@@ -280,7 +284,7 @@ class ReadAhead(threading.Thread):
             self._wake()
 
     def _read(self, connection: Connection) -> None:
-        ear = sessions.of_connection(connection).listen(connection)
+        listener = sessions.of_connection(connection).listen(connection)
         while not self._stopped:
             self.changed.clear()
             wanted = self._wanted()
@@ -288,7 +292,7 @@ class ReadAhead(threading.Thread):
             if found:
                 continue
             seconds = FULL_PAUSE_SECONDS if wanted.some_are_full else self._idle_seconds
-            self._heard(ear.wait(seconds, self.changed))
+            self._heard(listener.wait(seconds, self.changed))
 
     def _poll(self, connection: Connection, wanted: WantedReads) -> int:
         if not wanted.leases:

@@ -158,7 +158,7 @@ class Retrier:
                     return True  # an event before it is not done: the database could not count it
                 self._put_back(unit, now + LOOK_SECONDS)
                 return False
-            self._keeper.tell(connection, each.lease, each.committed)
+            self._keeper.record_position(connection, each.lease, each.committed)
             if len(unit.events) > 1:
                 self._begin_group(connection, unit)
                 return True
@@ -174,13 +174,13 @@ class Retrier:
             self._committer.lease_lost(each, error)
         return False
 
-    def _is_next(self, connection: Connection, each: PartitionBuffer, sequence: int) -> bool:
+    def _is_next(self, connection: Connection, buffer: PartitionBuffer, sequence: int) -> bool:
         """Whether the event is the next one after the position.  Commits what is done before it."""
-        if each.done != sequence - 1:
+        if buffer.done != sequence - 1:
             return False
-        if each.committed < each.done:
-            self._committer.commit(connection, [each])
-        return each.committed == sequence - 1
+        if buffer.committed < buffer.done:
+            self._committer.commit(connection, [buffer])
+        return buffer.committed == sequence - 1
 
     def _begin_group(self, connection: Connection, unit: Unit) -> None:
         """Record a group: if it crashes this consumer, the next one hands each event out alone."""
@@ -232,7 +232,7 @@ class Retrier:
             event.partition,
             event.sequence,
         )
-        self._keeper.follow(connection, each.lease, event.sequence)
+        self._keeper.follow_position(connection, each.lease, event.sequence)
         self._assignment.end(unit, 1)
         each.handled -= 1
         self._committer.stands_at(each, event.sequence)
@@ -241,10 +241,12 @@ class Retrier:
         if parked:
             self._look_at_parked(connection, each)
 
-    def _look_at_parked(self, connection: Connection, each: PartitionBuffer) -> None:
-        found = dead_letters.parked_keys(connection, self._keeper.member.subscription, [each.lease])
+    def _look_at_parked(self, connection: Connection, buffer: PartitionBuffer) -> None:
+        found = dead_letters.parked_keys(
+            connection, self._keeper.member.subscription, [buffer.lease]
+        )
         with self._assignment.lock:
-            each.park(found.get(each.lease.partition_id, frozenset()))
+            buffer.park(found.get(buffer.lease.partition_id, frozenset()))
 
     def _put_back(self, unit: Unit, until: float) -> None:
         self._assignment.end(unit, 0, pause_until=until)
@@ -337,12 +339,12 @@ class Retrier:
             for lease, each in self._assignment.ready()
             if not each.letters and not each.letter_under_way
         ]
-        hands = {lease.partition_id: each for lease, each in free}
+        buffers = {lease.partition_id: each for lease, each in free}
         leases = [lease for lease, _ in free]
         if not leases:
             return
         for letter in dead_letters.poll_redriven(connection, self._keeper.member, leases):
-            hands[letter.lease.partition_id].letters.append(letter)
+            buffers[letter.lease.partition_id].letters.append(letter)
 
     def letter_ended(
         self, connection: Connection, unit: Unit, error: BaseException | None, *, finished: bool

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock.database import calls
-from penstock.database.dialect import Bell, Ear
+from penstock.database.dialect import CommitListener, Listener
 from penstock.database.mysql import limits, opening
 from penstock.database.mysql.blocks import block_of
 from penstock.database.mysql.connection import in_transaction, took_savepoint
@@ -20,7 +20,7 @@ from penstock.database.wake import Wake
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.004, 0.1
 
 
-class _MySQLEar:
+class _MySQLListener:
     """These databases cannot notify.  One row tells which passes there were since the last look.
 
     The pauses between two looks are random, so that many consumers do not look at the same time.
@@ -113,9 +113,9 @@ class MySQLWork:
         limit = connection._read_timeout
         opening.limit_answers(connection, seconds if limit is None else min(limit, seconds))
 
-    def listen(self, connection: Any) -> Ear:
-        return _MySQLEar(connection)
+    def listen(self, connection: Any) -> Listener:
+        return _MySQLListener(connection)
 
-    def bell(self, connection: Any) -> Bell | None:
+    def commit_listener(self, connection: Any) -> CommitListener | None:
         """None: these databases cannot notify."""
         return None

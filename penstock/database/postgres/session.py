@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from penstock.database import config
-from penstock.database.dialect import Bell, Ear
+from penstock.database.dialect import CommitListener, Listener
 from penstock.database.postgres.connection import is_own_session
 from penstock.database.wake import Wake
 from penstock.errors import said
@@ -17,7 +17,7 @@ _IDLE, _IN_ERROR = 0, 3  # libpq's PQTRANS_IDLE and PQTRANS_INERROR
 _OUTLIVED = "terminating connection due to"  # idle-in-transaction timeout, or transaction timeout
 
 
-class _PostgresEar:
+class _PostgresListener:
     """LISTEN."""
 
     def __init__(self, connection: Any) -> None:
@@ -41,7 +41,7 @@ class _PostgresEar:
         return said or self.heard()
 
 
-class _PostgresBell:
+class _PostgresCommitListener:
     """LISTEN on the channel of `wake_sequencer`."""
 
     def __init__(self, connection: Any) -> None:
@@ -77,9 +77,9 @@ class PostgresWork:
         limit = getattr(connection, "answer_seconds", None)
         connection.answer_seconds = seconds if limit is None else min(limit, seconds)
 
-    def listen(self, connection: Any) -> Ear:
-        return _PostgresEar(connection)
+    def listen(self, connection: Any) -> Listener:
+        return _PostgresListener(connection)
 
-    def bell(self, connection: Any) -> Bell | None:
+    def commit_listener(self, connection: Any) -> CommitListener | None:
         """None behind a pooler, where another session would listen."""
-        return _PostgresBell(connection) if is_own_session(connection) else None
+        return _PostgresCommitListener(connection) if is_own_session(connection) else None

@@ -101,7 +101,7 @@ class RegistryKeeper(Keeper):
         self._coordination = coordination
         self._make_assigner = _assigner(assign, weight)
         #: Guards the assigner, also during calls to the store.  ``_lock`` guards the loop's view.
-        self._office = threading.Lock()
+        self._check_in_lock = threading.Lock()
         self._asked_back: set[tuple[int, int]] = set()
         #: Partition and lease_epoch of the leases that the database knows.
         self._told: set[tuple[int, int]] = set()
@@ -231,7 +231,7 @@ class RegistryKeeper(Keeper):
             self.moved(lease, position)
 
     def release(self, connection: Connection, leases: Sequence[Lease]) -> None:
-        with self._office:
+        with self._check_in_lock:
             for lease in leases:
                 self._assigner.give_back(lease.partition_id, lease.lease_epoch)
 
@@ -266,10 +266,10 @@ class RegistryKeeper(Keeper):
             for lease in new:
                 self._taken_up(connection, [lease])
 
-    def tell(self, connection: Connection, lease: Lease, position: int) -> None:
+    def record_position(self, connection: Connection, lease: Lease, position: int) -> None:
         tell_database(connection, self.subscription, [replace(lease, position=position)])
 
-    def follow(self, connection: Connection, lease: Lease, position: int) -> None:
+    def follow_position(self, connection: Connection, lease: Lease, position: int) -> None:
         self.commit(connection, [(lease, position)], [lease.position])
 
     def suspects(self, connection: Connection, leases: Sequence[Lease]) -> dict[int, Suspect]:
@@ -327,7 +327,7 @@ class RegistryKeeper(Keeper):
         return []
 
     def _check_in(self) -> None:
-        with self._office:
+        with self._check_in_lock:
             begun = self._clock()
             self._assigner.check_in()
             # A lease that was asked back stays so: the loop has dropped its events.

@@ -13,7 +13,7 @@ import pytest
 from penstock import database
 from penstock.errors import DuplicateSession, PenstockError
 from penstock.leases.database_keeper import LeaseKeeper
-from penstock.leases.heartbeat import Heart
+from penstock.leases.heartbeat import HeartbeatThreads
 from penstock.subscriptions import stream
 from penstock.subscriptions.stream import Beat
 from tests.contract.databases import ContractDatabase
@@ -30,17 +30,17 @@ from tests.kit.stream import (
 
 @pytest.mark.long_on("mariadb")
 def test_consumers_of_a_process_share_two_connections(db: ContractDatabase) -> None:
-    """Guard: one heart for a database; the last one to leave ends it."""
+    """Guard: one heartbeat threads for a database; the last one to leave ends it."""
     own = db.connect()
     filled(own, partitions=4)
     short_leases(own, 1.5)
-    connect, opened = Heart.open, []
+    connect, opened = HeartbeatThreads.open, []
 
-    def counted(heart: Heart) -> Any:
-        opened.append(connect(heart))
+    def counted(heartbeat_threads: HeartbeatThreads) -> Any:
+        opened.append(connect(heartbeat_threads))
         return opened[-1]
 
-    with patch.object(Heart, "open", counted), ExitStack() as stack:
+    with patch.object(HeartbeatThreads, "open", counted), ExitStack() as stack:
         keepers = [
             stack.enter_context(LeaseKeeper(db.url, SUBSCRIPTION, consumer=f"c{n}"))
             for n in range(4)

@@ -13,7 +13,7 @@ from penstock import database, log, subscriptions
 from penstock.cli import exit_codes, main
 from penstock.errors import InvalidArgument, LogBehind, StaleLease, TopicNotFound
 from penstock.leases.database_keeper import LeaseKeeper
-from penstock.leases.heartbeat import Heart
+from penstock.leases.heartbeat import HeartbeatThreads
 from penstock.log.histories import histories, reconcile, restore_status
 from penstock.log.restores import Seen, report_position, require_log
 from penstock.subscriptions import stream
@@ -346,13 +346,13 @@ def _reconnected(db: ContractDatabase) -> tuple[Any, LeaseKeeper]:
     short_leases(own, 3)
     opened: list[Any] = []
     keeper = LeaseKeeper(db.url, SUBSCRIPTION, consumer="a")
-    connect = Heart.open
+    connect = HeartbeatThreads.open
 
-    def remembered(heart: Heart) -> Any:
-        opened.append(connect(heart))
+    def remembered(heartbeat_threads: HeartbeatThreads) -> Any:
+        opened.append(connect(heartbeat_threads))
         return opened[-1]
 
-    with patch.object(Heart, "open", remembered), keeper:
+    with patch.object(HeartbeatThreads, "open", remembered), keeper:
         (lease,) = keeper.leases()
         stream.commit(own, keeper.member, [(lease, 10)])
         keeper.moved(lease, 10)

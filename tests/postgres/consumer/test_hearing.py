@@ -25,7 +25,7 @@ from tests.kit.stream import SUBSCRIPTION
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-class Ear:
+class Listener:
     """Says what it was told to say."""
 
     def __init__(self, *, is_told: bool = True) -> None:
@@ -45,14 +45,14 @@ class Ear:
 class Told(Consumer):
     """A consumer that is told by a scripted ear, and writes down what it asks for."""
 
-    def __init__(self, url: str, ear: Ear) -> None:
+    def __init__(self, url: str, listener: Listener) -> None:
         self.now = 0.0
         self.came: list[bytes] = []
         self.asked: list[list[int]] = []
         super().__init__(
             url, SUBSCRIPTION, handler=self._handle, clock=lambda: self.now, idle_seconds=0.5
         )
-        self._ear = ear
+        self._listener = listener
         poll = self.reader._poll_leases
 
         def written_down(
@@ -75,14 +75,14 @@ class Told(Consumer):
 
 
 @contextmanager
-def _told(connection: Connection, url: str, ear: Ear) -> Iterator[Told]:
+def _told(connection: Connection, url: str, listener: Listener) -> Iterator[Told]:
     """It holds two partitions with an event each; one round has read and handled both."""
     name = topic(connection, 2)
     stream.subscribe(connection, SUBSCRIPTION, [name])
     for partition in range(2):
         publish(connection, name, b"first", partition=partition)
     log.sequence(connection)
-    consumer = Told(url, ear)
+    consumer = Told(url, listener)
     with consumer.keeper, consumer.at_work(), consumer.session(connection):
         assert consumer.rounds(connection, 1) == [[0, 1]]
         yield consumer
@@ -98,24 +98,24 @@ def test_what_was_read_to_its_end_is_asked_again_when_it_grew(
     connection: Connection, database_url: str
 ) -> None:
     """Guard: Reader._read_out."""
-    ear = Ear()
-    with _told(connection, database_url, ear) as consumer:
+    listener = Listener()
+    with _told(connection, database_url, listener) as consumer:
         assert consumer.rounds(connection, 3) == []
-        ear.said.append(_grow(connection, 1))
+        listener.said.append(_grow(connection, 1))
         assert consumer.rounds(connection, 3) == [[1]]
         assert consumer.came.count(b"next") == 1
-        ear.said.append("all")
+        listener.said.append("all")
         assert consumer.rounds(connection, 2) == [[0, 1]]
-        ear.said.append("what another login says")
+        listener.said.append("what another login says")
         assert consumer.rounds(connection, 2) == [[0, 1]]
 
 
 def test_a_notice_that_was_lost_is_made_up_for(connection: Connection, database_url: str) -> None:
     """Guard: all are asked once in idle_seconds, whatever is heard of others."""
-    ear = Ear()
-    with _told(connection, database_url, ear) as consumer:
+    listener = Listener()
+    with _told(connection, database_url, listener) as consumer:
         _grow(connection, 0)
-        ear.said.append(_grow(connection, 1))
+        listener.said.append(_grow(connection, 1))
         assert consumer.rounds(connection, 2) == [[1]]
         consumer.now += 0.5
         assert consumer.rounds(connection, 2) == [[0, 1]]
@@ -124,8 +124,8 @@ def test_a_notice_that_was_lost_is_made_up_for(connection: Connection, database_
 
 def test_who_was_never_told_asks_each_time(connection: Connection, database_url: str) -> None:
     """Guard: Ear.is_told. A pooler may swallow the LISTEN."""
-    ear = Ear(is_told=False)
-    with _told(connection, database_url, ear) as consumer:
+    listener = Listener(is_told=False)
+    with _told(connection, database_url, listener) as consumer:
         _grow(connection, 0)
         assert consumer.rounds(connection, 2) == [[0, 1], [0, 1]]
         assert consumer.came.count(b"next") == 1
@@ -133,11 +133,11 @@ def test_who_was_never_told_asks_each_time(connection: Connection, database_url:
 
 def test_a_batch_that_was_cut_off_is_asked_on(connection: Connection, database_url: str) -> None:
     """Guard: only a poll that brought less than it asked for has read to the end."""
-    ear = Ear()
-    with _told(connection, database_url, ear) as consumer:
+    listener = Listener()
+    with _told(connection, database_url, listener) as consumer:
         reader = consumer.reader
         reader._bounds = replace(reader._bounds, batch=2)
-        ear.said += [_grow(connection, 0) for _ in range(3)]
+        listener.said += [_grow(connection, 0) for _ in range(3)]
         assert consumer.rounds(connection, 4) == [[0], [0]]
         assert consumer.came.count(b"next") == 3
 
@@ -146,18 +146,18 @@ def test_what_is_heard_is_read_before_it_is_committed(
     connection: Connection, database_url: str
 ) -> None:
     """Guard: a round that brought something commits by time only: a commit waits for the disk."""
-    ear = Ear()
-    with _told(connection, database_url, ear) as consumer:
-        ear.said.append(_grow(connection, 0))
+    listener = Listener()
+    with _told(connection, database_url, listener) as consumer:
+        listener.said.append(_grow(connection, 0))
         consumer.turn(connection)
         assert stream.position(connection, SUBSCRIPTION, "tests/log") == {0: 0, 1: 0}
         consumer.turn(connection)
         assert stream.position(connection, SUBSCRIPTION, "tests/log") == {0: 2, 1: 1}
         consumer.now += 0.5
-        ear.said.append(_grow(connection, 1))
+        listener.said.append(_grow(connection, 1))
         consumer.turn(connection)
         consumer.now += 0.01
-        ear.said.append(_grow(connection, 1))
+        listener.said.append(_grow(connection, 1))
         consumer.turn(connection)
         assert stream.position(connection, SUBSCRIPTION, "tests/log") == {0: 2, 1: 3}
 
@@ -180,16 +180,16 @@ def test_a_pass_tells_with_its_commit(connection: Connection, database_url: str)
     """Guard: announce in the statement of the pass; none where it found nothing."""
     partition_id = str(_partition(connection))
     with database.connect(database_url) as listening:
-        ear = sessions.of_connection(listening).listen(listening)
-        assert [ear.is_told] == [False]
+        listener = sessions.of_connection(listening).listen(listening)
+        assert [listener.is_told] == [False]
         sequence_round(connection)
         put(connection, "x")
         with connection.transaction():
             log.sequence(connection, announce=True)
-            assert ear.heard() == []
+            assert listener.heard() == []
         wake = Wake()
-        assert ear.wait(10, wake) == [partition_id]
-        assert [ear.is_told] == [True]
+        assert listener.wait(10, wake) == [partition_id]
+        assert [listener.is_told] == [True]
         wake.close()
 
 
@@ -198,10 +198,10 @@ def test_a_queue_that_fills_up_stops_no_pass(connection: Connection, database_ur
     _partition(connection)
     without_guard(connection, "announce", "notices_used() < 0.5", "false")
     with database.connect(database_url) as listening:
-        ear = sessions.of_connection(listening).listen(listening)
+        listener = sessions.of_connection(listening).listen(listening)
         put(connection, "x")
         assert sequence_round(connection).events == 1
-        assert ear.heard() == []
+        assert listener.heard() == []
 
 
 def _partition(connection: Connection) -> int:

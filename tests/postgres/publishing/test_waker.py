@@ -21,7 +21,7 @@ import penstock
 import penstock.aio
 from penstock import database
 from penstock.errors import InvalidArgument, PermissionDenied
-from penstock.publishing.waker import Waker, _Ringer
+from penstock.publishing.waker import Waker, _Notifier
 from penstock.upkeep.workers import SequencerWorker
 from tests.guards import without_guard
 from tests.kit.adapters import TOPIC, django_connection
@@ -293,12 +293,12 @@ def test_publishing_goes_on_without_a_waker_that_works(
         psycopg.connect(database_url, autocommit=True) as own,
         Waker("postgresql://nobody@127.0.0.1:1/none") as broken,
     ):
-        ringer = _impatient(broken)
+        notifier = _impatient(broken)
         for count in (1, 2, 3):
             with broken.transaction(own):
                 penstock.publish(own, TOPIC, b"x")
             _await(broken, failures=count)
-        ringer._url = database_url
+        notifier._url = database_url
         broken.wake()
         _await(broken, calls=1)
     assert _published(connection) == 3
@@ -308,7 +308,7 @@ def test_publishing_goes_on_without_a_waker_that_works(
     assert said[1] == "the sequencer can be woken again"
 
 
-class Impatient(_Ringer):
+class Impatient(_Notifier):
     """Makes no pause after a failure."""
 
     def _failed(self, error: BaseException) -> float:
@@ -394,7 +394,7 @@ class Resting(SequencerWorker):
         super().__init__(url)
         object.__setattr__(self, "rests_long", threading.Event())
 
-    def rest(self, stop: threading.Event, bell: Any, seconds: float) -> None:
+    def rest(self, stop: threading.Event, commit_listener: Any, seconds: float) -> None:
         """The longest rest, from the first on."""
         self.rests_long.set()
-        super().rest(stop, bell, self.longest)
+        super().rest(stop, commit_listener, self.longest)
