@@ -35,7 +35,7 @@ class Turns(threading.Event):
 
 
 class Unwoken(SequencerWorker):
-    """Rests without a bell."""
+    """Rests, and hears no publisher."""
 
     def rest(
         self, stop: threading.Event, commit_listener: CommitListener | None, seconds: float

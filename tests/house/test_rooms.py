@@ -86,6 +86,25 @@ def _classes(package: str) -> Iterator[type]:
             yield from (each for each in written if each.__module__ == module.__name__)
 
 
+def _homes(packages: Iterable[str]) -> dict[str, list[str]]:
+    """The files that define a class of each name."""
+    found: dict[str, list[str]] = {}
+    for package in packages:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for each in ast.parse(path.read_text()).body:
+                if isinstance(each, ast.ClassDef):
+                    found.setdefault(each.name, []).append(str(path.relative_to(ROOT)))
+    return found
+
+
+def test_a_class_name_has_one_home() -> None:
+    """Whoever searches for a class finds one; so its name says whose it is."""
+    homes = _homes(("penstock", "ops", "consumers", "resources", "dagster_project"))
+    assert len(homes) > 400
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+    assert len(_homes(("penstock", "penstock/log"))["Gap"]) == 2  # a second one is seen
+
+
 def _has_state(found: type) -> bool:
     """Whether the class itself says that its instances have a field, or gives them one."""
     if getattr(found, "_is_protocol", False):

@@ -53,12 +53,12 @@ PROGRAM = textwrap.dedent(
     """
     import sys, psutil
     from ops.duties.setup import Setup
-    from ops.duties.units import Unit
+    from ops.duties.units import DutyUnit
     from ops.duties.running import run
-    from penstock.spark.options import Address
+    from penstock.spark.options import DatabaseAddress
 
-    setup = Setup({str(n): Address("postgresql://nobody@127.0.0.1:1/x") for n in range(3)})
-    for each in run([Unit("sweep", name) for name in setup.databases], setup):
+    setup = Setup({str(n): DatabaseAddress("postgresql://nobody@127.0.0.1:1/x") for n in range(3)})
+    for each in run([DutyUnit("sweep", name) for name in setup.databases], setup):
         assert each.state == "failed", each
     print("pyspark" in sys.modules, len(psutil.Process().children(recursive=True)))
     """

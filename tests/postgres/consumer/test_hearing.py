@@ -123,7 +123,7 @@ def test_a_notice_that_was_lost_is_made_up_for(connection: Connection, database_
 
 
 def test_who_was_never_told_asks_each_time(connection: Connection, database_url: str) -> None:
-    """Guard: Ear.is_told. A pooler may swallow the LISTEN."""
+    """Guard: Listener.is_told. A pooler may swallow the LISTEN."""
     listener = Listener(is_told=False)
     with _told(connection, database_url, listener) as consumer:
         _grow(connection, 0)

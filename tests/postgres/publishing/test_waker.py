@@ -368,7 +368,7 @@ def test_another_process_has_a_thread_of_its_own(
 def test_a_wake_ends_the_rest_of_a_sequencer(
     connection: Connection, database_url: str, waker: Waker
 ) -> None:
-    """Guard: the bell in SequencerWorker.rest; without it the event waits for a minute."""
+    """Guard: the commit listener in SequencerWorker.rest; without it the event waits a minute."""
     database.call(connection, "set_setting", name="sequencer_idle_seconds", value=NEVER_SECONDS)
     stop = threading.Event()
     worker = Resting(database_url)
