@@ -240,47 +240,88 @@ def replace_files(
     *,
     data_change: bool = False,
 ) -> bool:
-    """Put a file in the place of others of a day; False when one of these is there no more.
+    """Put a file in the place of others of a day; False when one of these is there no more."""
+    day: dict[str, str | None] = {DAY_COLUMN: sealed_date.isoformat()}
+    stats = _statistics_of(file, rows)
+    added = AddAction(
+        file.path, file.size, day, file.modified_ms, data_change=data_change, stats=stats
+    )
+    places = [(each.partition, each.history, each.last_sequence) for each in rows]
+    return _swap(table, DAYS, day, replaced, added, places=places, data_change=data_change)
+
+
+def replace_folder(
+    table: ArchiveTable,
+    key: EpochKey,
+    replaced: Collection[str],
+    file: WrittenFile,
+    rows: EpochRows,
+) -> bool:
+    """The same in layout 1, for a log epoch."""
+    stats = json.dumps(
+        {
+            "numRecords": rows.event_count,
+            "minValues": {"sequence": rows.first_sequence, "history": file.spans.histories[0]},
+            "maxValues": {"sequence": rows.last_sequence, "history": file.spans.histories[1]},
+        }
+    )
+    values = _folder_of(rows.key)
+    added = AddAction(
+        file.path, file.size, values, file.modified_ms, data_change=False, stats=stats
+    )
+    places = [(rows.partition, rows.history, rows.last_sequence)]
+    return _swap(table, FOLDERS, values, replaced, added, places=places, data_change=False)
+
+
+def take_out(table: ArchiveTable, sealed_date: dt.date, removed: Collection[str]) -> bool:
+    """Take files of a day out of their table; False when one of them is there no more."""
+    day: dict[str, str | None] = {DAY_COLUMN: sealed_date.isoformat()}
+    return _swap(table, DAYS, day, removed, None, places=[], data_change=True)
+
+
+def _swap(
+    table: ArchiveTable,
+    layout: int,
+    values: dict[str, str | None],
+    removed: Collection[str],
+    added: AddAction | None,
+    *,
+    places: Sequence[tuple[int, int, int]],
+    data_change: bool,
+) -> bool:
+    """Files out of a table, and one into it, in one commit; False when one is there no more.
 
     Each commit carries a Delta app transaction for its partitions.  If two commits touch log epochs
     of the same partition at once, one fails and tries again on the new state.
     """
-    day: dict[str, str | None] = {DAY_COLUMN: sealed_date.isoformat()}
-    places = [(each.partition, each.history, each.last_sequence) for each in rows]
     for _ in range(_COMMIT_ATTEMPTS):
         table.refresh()
-        if not set(replaced) <= {each.path for each in table.day_files()}:
+        if not set(removed) <= table.paths(layout):
             return False
-        delta = table.delta(DAYS)
+        delta = table.delta(layout)
         assert delta is not None
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(
-                path, data_change=data_change, deletion_timestamp=now_ms(), partition_values=day
+                path, data_change=data_change, deletion_timestamp=now_ms(), partition_values=values
             )
-            for path in sorted(replaced)
+            for path in sorted(removed)
         ]
-        stats = _statistics_of(file, rows)
-        actions.append(
-            AddAction(
-                file.path, file.size, day, file.modified_ms, data_change=data_change, stats=stats
-            )
-        )
         before = delta.version()
         transactions = transactions_of(delta, table.known_as, table.target, places)
         try:
             with table.target.store.told():
                 delta.create_write_transaction(
-                    actions,
+                    actions if added is None else [*actions, added],
                     mode="append",
-                    schema=DAY_SCHEMA,
-                    partition_by=[DAY_COLUMN],
+                    schema=TABLE_SCHEMA if layout == FOLDERS else DAY_SCHEMA,
+                    partition_by=list(values),
                     commit_properties=CommitProperties(app_transactions=transactions),
                 )
                 delta.update_incremental()
         except CommitFailedError:
             time.sleep(random.uniform(0, _BACKOFF_SECONDS))
             continue
-        make_log_durable(table, DAYS, before + 1)
+        make_log_durable(table, layout, before + 1)
         return True
     raise EpochError(
         f"a file of {table.known_as} on {table.target.name} could not be committed: other runs "
@@ -319,12 +360,21 @@ def _removed_folder(key: EpochKey, path: str) -> AddAction | RemoveAction:
         path,
         data_change=True,
         deletion_timestamp=now_ms(),
-        partition_values=dict(zip(PARTITION_COLUMNS, map(str, key), strict=True)),
+        partition_values=_folder_of(key),
     )
 
 
-def unnamed_files(table: ArchiveTable, layout: int, retention_hours: int = 0) -> list[str]:
-    """The files that no commit names any more, or named never, for so many hours."""
+def _folder_of(key: EpochKey) -> dict[str, str | None]:
+    return dict(zip(PARTITION_COLUMNS, map(str, key), strict=True))
+
+
+def unnamed_files(
+    table: ArchiveTable, layout: int, retention_hours: int = 0, *, were_named: bool = False
+) -> list[str]:
+    """The files that no commit names any more, or named never, for so many hours.
+
+    With ``were_named`` only the former: nobody is about to commit one of them.
+    """
     delta = table.delta(layout)
     if delta is None:
         return []
@@ -333,7 +383,7 @@ def unnamed_files(table: ArchiveTable, layout: int, retention_hours: int = 0) ->
             retention_hours=retention_hours,
             dry_run=True,
             enforce_retention_duration=False,
-            full=True,
+            full=not were_named,
         )
 
 

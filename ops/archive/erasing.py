@@ -28,6 +28,8 @@ from ops.archive.commits import (
     replace_files,
     unnamed_files,
 )
+from ops.archive.foreign import keys_in
+from ops.archive.foreign_rows import is_foreign
 from ops.archive.moving import require_whole
 from ops.archive.tombstones import Tombstones, old_checksums, tombstones_of, with_tombstones
 from ops.archive.writer import RowWriter, new_path, written_file
@@ -361,6 +363,21 @@ def _remove_old(run: Erasing, table: ArchiveTable) -> None:
                 for key, checksum in _written_as(table, layout, path)
             ):
                 table.target.store.delete(f"{table.name(layout)}/{path}")
+        # A foreign file does not say what it holds.  One that a commit has named and none does any
+        # more has been replaced: nobody is about to commit it.
+        for path in unnamed_files(table, layout, were_named=True):
+            if is_foreign(path) and _may_hold_erased(run, table, layout, path):
+                table.target.store.delete(f"{table.name(layout)}/{path}")
+
+
+def _may_hold_erased(run: Erasing, table: ArchiveTable, layout: int, path: str) -> bool:
+    """Whether a foreign file has a log epoch with erased events, or nobody can say."""
+    folder = _FOLDER.match(path)
+    try:
+        keys = {(int(folder[1]), int(folder[2]))} if folder else keys_in(table, path)
+    except CopyDamaged:
+        return table.target.store.size(f"{table.name(layout)}/{path}") is not None
+    return not keys.isdisjoint(run.trusted)
 
 
 def _written_as(table: ArchiveTable, layout: int, path: str) -> list[tuple[EpochKey, str]]:

@@ -4,28 +4,36 @@ They hold the same rows, and do not say which log epochs these are.  The files t
 are no longer named by the Delta log, so the next VACUUM removes them, whatever the manifest says.
 So a foreign file is read by its columns and compared with the seals.  When all of it is what was
 sealed, a file of ours takes its place in one commit, and the manifest moves there.
+
+A foreign file that is damaged is taken out of the table and its copies are forgotten, when they
+can be made again; see :func:`_set_aside`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ops.archive import manifest
-from ops.archive.commits import WrittenFile, discard, replace_files
+from ops.archive.commits import WrittenFile, discard, replace_files, take_out
+from ops.archive.foreign_folders import adopt_folders
+from ops.archive.foreign_rows import (
+    ForeignRows,
+    epochs_of,
+    is_foreign,
+    read_foreign,
+    require_others,
+)
 from ops.archive.moving import move, require_whole
 from ops.archive.writer import RowWriter, new_path, written_file
-from ops.seal import log_epochs
-from penstock.archive.checksum import EpochChecksum
+from ops.seal import copies_of, forget_copy, log_epochs
 from penstock.archive.contents import EpochRows
 from penstock.archive.copies import Copy, EpochKey, key_of
-from penstock.archive.format import DAYS, TABLE_SCHEMA
+from penstock.archive.format import DAYS, PARTITION_COLUMNS, TABLE_SCHEMA
 from penstock.archive.table import ArchiveTable, DayFile
 from penstock.archive.targets import Target
 from penstock.database import connect
@@ -33,17 +41,29 @@ from penstock.errors import CopyDamaged
 from penstock.records import LogEpoch
 from penstock.topics.names import describe_topic
 
-#: How our own files are called, by :func:`ops.archive.writer.new_path`.
-_OURS = re.compile(r"(.*/)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _ForeignRows:
-    """The rows of one log epoch in foreign files, in order."""
+class _Group:
+    """Foreign files of a day that have log epochs in common, and these.
 
-    epoch: LogEpoch
-    rows: pa.Table
-    history: int
+    ``damage`` says why one of them cannot be read.
+    """
+
+    files: tuple[DayFile, ...]
+    keys: frozenset[EpochKey]
+    damage: CopyDamaged | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a look at a table for foreign files works with."""
+
+    connection: Any
+    topic: str
+    table: ArchiveTable
+    seals: dict[EpochKey, LogEpoch]
 
 
 def adopt(url: str, topic: str, target: Target) -> list[str]:
@@ -53,98 +73,105 @@ def adopt(url: str, topic: str, target: Target) -> list[str]:
     """
     with connect(url, application_name="penstock archive") as connection:
         table = ArchiveTable(target, describe_topic(connection, topic).known_as)
-        groups = list(_groups(table))
-        if not groups:
+        if not any(is_foreign(path) for path in table.all_paths()):
             return []
         seals = {key_of(each): each for each in log_epochs(connection, topic)}
-        replaced = []
-        for files in groups:
-            found = _by_columns(table, files, seals)
-            if _replace(connection, topic, table, files, found):
-                replaced += [each.path for each in files]
+        run = _Run(connection, topic, table, seals)
+        replaced = adopt_folders(connection, topic, table, seals)
+        for group in _groups(run):
+            if group.damage is not None:
+                _set_aside(run, group, group.damage)
+                continue
+            try:
+                found = _by_columns(run, group)
+            except CopyDamaged as error:
+                _set_aside(run, group, error)
+                continue
+            if _replace(run, group.files, found):
+                replaced += [each.path for each in group.files]
     return replaced
 
 
-def _groups(table: ArchiveTable) -> Iterator[list[DayFile]]:
+def _groups(run: _Run) -> Iterator[_Group]:
     """Foreign files, those of a day together that have a log epoch in common."""
-    open_groups: list[tuple[list[DayFile], set[EpochKey]]] = []
-    for file in table.day_files():
-        if _OURS.fullmatch(file.path):
+    open_groups: list[_Group] = []
+    for file in run.table.day_files():
+        if not is_foreign(file.path):
             continue
-        files, keys = [file], _keys(table, file)
-        apart = []
-        for others, theirs in open_groups:
-            if theirs & keys and others[0].sealed_date == file.sealed_date:
-                files, keys = [*others, *files], keys | theirs
+        group, apart = _group(run, file), []
+        for other in open_groups:
+            if other.keys & group.keys and other.files[0].sealed_date == file.sealed_date:
+                group = _Group(
+                    (*other.files, *group.files),
+                    other.keys | group.keys,
+                    other.damage or group.damage,
+                )
             else:
-                apart.append((others, theirs))
-        open_groups = [*apart, (files, keys)]
-    for files, _ in open_groups:
-        yield files
+                apart.append(other)
+        open_groups = [*apart, group]
+    yield from open_groups
 
 
-def _keys(table: ArchiveTable, file: DayFile) -> set[EpochKey]:
-    rows = _read(table, file, ["partition", "log_epoch"]).group_by(["partition", "log_epoch"])
+def _group(run: _Run, file: DayFile) -> _Group:
+    try:
+        return _Group((file,), frozenset(keys_in(run.table, file.path)))
+    except CopyDamaged as error:
+        return _Group((file,), frozenset(_lost_with(run, file)), error)
+
+
+def keys_in(table: ArchiveTable, path: str) -> set[EpochKey]:
+    """The log epochs of which a foreign file of layout 2 has rows; CopyDamaged."""
+    rows = read_foreign(table, DAYS, path, PARTITION_COLUMNS).group_by(list(PARTITION_COLUMNS))
     return {(row["partition"], row["log_epoch"]) for row in rows.aggregate([]).to_pylist()}
 
 
-def _read(table: ArchiveTable, file: DayFile, columns: Sequence[str]) -> pa.Table:
-    """Columns of a file, with the types that ours have: another engine may have its own."""
-    try:
-        found = pq.read_table(
-            table.target.store.source(f"{table.name(DAYS)}/{file.path}"),
-            columns=list(columns),
-            partitioning=None,
-        )
-        return found.select(list(columns)).cast(
-            pa.schema([TABLE_SCHEMA.field(name) for name in columns])
-        )
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise _damaged(table, file, f"{type(error).__name__}: {error}") from error
+def _lost_with(run: _Run, file: DayFile) -> Iterator[EpochKey]:
+    """The log epochs that a file can hold which cannot be read: those that no other file has."""
+    live = run.table.paths(DAYS)
+    for copy in copies_of(run.connection, run.topic):
+        key = copy.partition, copy.log_epoch
+        is_here = copy.target == run.table.target.name and copy.layout == DAYS
+        if is_here and copy.location not in live and file.may_hold(key):
+            yield key
 
 
-def _by_columns(
-    table: ArchiveTable, files: Sequence[DayFile], seals: dict[EpochKey, LogEpoch]
-) -> list[_ForeignRows]:
+def _by_columns(run: _Run, group: _Group) -> list[ForeignRows]:
     """The log epochs of foreign files; CopyDamaged unless each is what was sealed."""
-    whole = pa.concat_tables([_read(table, each, TABLE_SCHEMA.names) for each in files])
-    whole = whole.sort_by([(name, "ascending") for name in ("partition", "log_epoch", "sequence")])
-    counts = whole.group_by(["partition", "log_epoch"], use_threads=False).aggregate(
+    read = [read_foreign(run.table, DAYS, each.path, TABLE_SCHEMA.names) for each in group.files]
+    whole = pa.concat_tables(read)
+    whole = whole.sort_by([(name, "ascending") for name in (*PARTITION_COLUMNS, "sequence")])
+    return epochs_of(run.table, group.files[0].path, _slices(whole), run.seals)
+
+
+def _slices(whole: pa.Table) -> Iterable[tuple[EpochKey, pa.Table]]:
+    """The rows of each log epoch, of rows in order."""
+    counts = whole.group_by(list(PARTITION_COLUMNS), use_threads=False).aggregate(
         [("sequence", "count")]
     )
-    found = []
     first = 0
     for row in counts.to_pylist():
-        key = int(row["partition"]), int(row["log_epoch"])
         rows = whole.slice(first, row["sequence_count"])
         first += rows.num_rows
-        seal = seals.get(key)
-        if seal is None or not _is_sealed(rows, seal):
-            raise _damaged(table, files[0], f"its rows of {key} are not what was sealed")
-        found.append(_ForeignRows(seal, rows, int(pc.max(rows["history"]).as_py())))
-    return found
+        yield (int(row["partition"]), int(row["log_epoch"])), rows
 
 
-def _is_sealed(rows: pa.Table, seal: LogEpoch) -> bool:
-    seen = EpochChecksum()
-    for batch in rows.to_batches():
-        seen.add(batch)
-    return (seen.event_count, seen.first_sequence, seen.last_sequence, seen.hexdigest()) == (
-        seal.event_count,
-        seal.first_sequence,
-        seal.last_sequence,
-        seal.checksum,
-    )
+def _set_aside(run: _Run, group: _Group, error: CopyDamaged) -> None:
+    """Take damaged files out of the table, and forget their copies; raises what cannot be undone.
+
+    The files stay where they lie until they are old.  Rows that are not of the log are no damage:
+    another program has put them there.
+    """
+    require_others(run.seals, group.keys, run.table.target.name, error)
+    paths = [each.path for each in group.files]
+    if take_out(run.table, group.files[0].sealed_date, paths):
+        log.warning("%s; its copies are forgotten, and are made again", error.message)
+        for key in sorted(group.keys):
+            forget_copy(run.connection, run.topic, key, run.table.target.name, error.message)
 
 
-def _replace(
-    connection: Any,
-    topic: str,
-    table: ArchiveTable,
-    files: Sequence[DayFile],
-    found: Sequence[_ForeignRows],
-) -> bool:
+def _replace(run: _Run, files: Sequence[DayFile], found: Sequence[ForeignRows]) -> bool:
     """Write, read back, replace in one commit, and only then move the manifest."""
+    table = run.table
     file, rows = _write(table, files[0], found)
     copies = [_copy(table, each, file, placed) for each, placed in zip(found, rows, strict=True)]
     try:
@@ -157,18 +184,19 @@ def _replace(
     if not is_made:
         discard(table.target, table.known_as, file)
         return False
-    recorded = manifest.recorded(connection, table.target.name, [each.epoch for each in found])
+    recorded = manifest.recorded(run.connection, table.target.name, [each.epoch for each in found])
     moved = [
         (placed, recorded[placed.key])
         for placed in rows
         if placed.key in recorded and recorded[placed.key].layout == DAYS
     ]
-    move(connection, topic, file.path, [each for each, _ in moved], [copy for _, copy in moved])
+    places, old = [each for each, _ in moved], [copy for _, copy in moved]
+    move(run.connection, run.topic, file.path, places, old)
     return True
 
 
 def _write(
-    table: ArchiveTable, beside: DayFile, found: Sequence[_ForeignRows]
+    table: ArchiveTable, beside: DayFile, found: Sequence[ForeignRows]
 ) -> tuple[WrittenFile, list[EpochRows]]:
     relative = new_path(beside.sealed_date.isoformat())
     rows: list[EpochRows] = []
@@ -180,29 +208,15 @@ def _write(
         for each in found:
             for batch in each.rows.to_batches():
                 writer.add(batch)
-            seal = each.epoch
-            rows.append(
-                EpochRows(
-                    *key_of(seal), seal.first_sequence, seal.event_count, seal.checksum, first_row,
-                    each.history,
-                )
-            )  # fmt: skip
-            first_row += seal.event_count
+            rows.append(each.placed(first_row))
+            first_row += each.epoch.event_count
         writer.end(rows)
     return written_file(table.target, table.known_as, relative, writer.spans), rows
 
 
-def _copy(table: ArchiveTable, rows: _ForeignRows, file: WrittenFile, placed: EpochRows) -> Copy:
-    seal = rows.epoch
+def _copy(table: ArchiveTable, each: ForeignRows, file: WrittenFile, placed: EpochRows) -> Copy:
+    seal = each.epoch
     return Copy(
         table.target.name, table.known_as, *key_of(seal), seal.first_sequence, seal.last_sequence,
         seal.event_count, seal.checksum, DAYS, file.path, placed.first_row,
     )  # fmt: skip
-
-
-def _damaged(table: ArchiveTable, file: DayFile, what: str) -> CopyDamaged:
-    return CopyDamaged(
-        f"the file {file.path} of the archive of {table.known_as} on {table.target.name} was"
-        f" written by another program, and is not a whole part of the archive: {what}",
-        hint="undo what that program did (RESTORE to the version before), then run it again",
-    )

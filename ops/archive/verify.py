@@ -119,6 +119,9 @@ def read_copy(plan: EpochPlan, target: Target) -> CopyReading:
     sealed = plan.event_count, plan.first_sequence, plan.last_sequence, plan.checksum
     if not damage and found != sealed:
         damage = _difference(plan, seen)
+    if not damage and plan.checksum not in _written_as(plan, target):
+        # Readers find it by this word; what it stands for may be gone with the next VACUUM.
+        damage = "its file does not say that it holds it: another program has written it"
     return CopyReading(
         *plan.key,
         event_count=seen.event_count,

@@ -52,6 +52,18 @@ class DayFile:
     size: int
     event_count: int
     sealed_date: dt.date
+    #: The statistics of its log epochs' columns; None where another program has written none.
+    lowest: EpochKey | None = None
+    highest: EpochKey | None = None
+
+    def may_hold(self, key: EpochKey) -> bool:
+        """Whether it can hold a log epoch, by its statistics."""
+        if self.lowest is None or self.highest is None:
+            return True
+        return all(
+            low <= each <= high
+            for low, each, high in zip(self.lowest, key, self.highest, strict=True)
+        )
 
 
 #: What a file of layout 2 holds, by its path.
@@ -225,9 +237,24 @@ class ArchiveTable:
                 int(row["size_bytes"]),
                 int(row["num_records"]),
                 row[f"partition.{DAY_COLUMN}"],
+                _end(row, "min"),
+                _end(row, "max"),
             )
             for row in _rows(actions)
         ]
+
+    def paths(self, layout: int) -> frozenset[str]:
+        """The files that the Delta log of a layout names, relative to its table."""
+        actions = self._actions(layout)
+        return (
+            frozenset()
+            if actions is None
+            else frozenset(str(row["path"]) for row in _rows(actions))
+        )
+
+    def all_paths(self) -> frozenset[str]:
+        """The same of both layouts."""
+        return self.paths(FOLDERS) | self.paths(DAYS)
 
     def _actions(self, layout: int) -> pa.Table | None:
         """The files that the Delta log names, with their statistics; None when there are none."""
@@ -278,6 +305,11 @@ def _shared(row: dict[str, Any], rows: EpochRows) -> ArchiveFile:
         rows.first_row,
         shared=True,
     )
+
+
+def _end(row: dict[str, Any], which: str) -> EpochKey | None:
+    partition, log_epoch = row.get(f"{which}.partition"), row.get(f"{which}.log_epoch")
+    return None if partition is None or log_epoch is None else (int(partition), int(log_epoch))
 
 
 def _may_hold(row: dict[str, Any], key: EpochKey) -> bool:

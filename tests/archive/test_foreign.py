@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from ops.archive import erasing, foreign, foreign_rows, verify
 from ops.archive.auditing import audit_copies
+from ops.archive.copying import recorded_plans
 from ops.archive.readers import plain_reader
 from ops.archive.rollup import rollup
+from ops.archive.verify import read_copy
 from ops.backfill.missing import audit_files
+from ops.erase import What, erase
 from ops.retention.clean import clean
-from ops.seal import log_epochs
+from ops.seal import copies_of, log_epochs, missing_copies
 from penstock import archive
-from penstock.archive.format import DAYS
+from penstock.archive.format import DAYS, FOLDERS
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from penstock.errors import CopyDamaged, EpochMissing
+from tests.archive.folders import bring_folders
 from tests.archive.logs import Log, bring, states
 from tests.archive.test_clean import keep
 from tests.archive.test_rollup import check_all, day_files, yesterday
 
 
-def _delta(log: Log, target: Target) -> DeltaTable:
-    found = ArchiveTable(target, log.known_as).delta(DAYS)
+def _delta(log: Log, target: Target, layout: int = DAYS) -> DeltaTable:
+    found = ArchiveTable(target, log.known_as).delta(layout)
     assert found is not None
     return found
 
 
-def _vacuum(log: Log, target: Target) -> None:
+def _vacuum(log: Log, target: Target, layout: int = DAYS) -> None:
     """As the other engine does it, with the shortest time that there is."""
-    _delta(log, target).vacuum(
+    _delta(log, target, layout).vacuum(
         retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
     )
 
@@ -172,4 +179,163 @@ def test_a_foreign_file_that_is_not_what_was_sealed_stays_and_stops_all(
         with pytest.raises(CopyDamaged, match="was written by another program"):
             verb(log, target)
     assert day_files(log, target) == before
+    assert set(states(log)) == {"verified"}
+
+
+@pytest.fixture
+def folders(log: Log, target: Target) -> Log:
+    """Log epochs of layout 1, which another program has written again."""
+    log.publish_odd()
+    log.seal()
+    bring_folders(log, target, log_epochs(log.connection, log.topic))
+    _delta(log, target, FOLDERS).optimize.z_order(["event_id"])
+    assert all(map(foreign_rows.is_foreign, ArchiveTable(target, log.known_as).paths(FOLDERS)))
+    return log
+
+
+def test_folders_that_another_program_has_written_again_are_read(
+    folders: Log, target: Target
+) -> None:
+    """What clean drops, VACUUM does not remove."""
+    events = len(folders.rows())
+    keep(folders)
+    clean(folders.url, folders.topic, [target], plain_reader(folders.url))
+    assert _low(folders) > 1
+    _vacuum(folders, target, FOLDERS)
+    assert _whole(folders, target) == events
+    assert audit_files(folders.url, folders.topic, target) == []
+    _audit(folders, target)
+    assert set(states(folders)) == {"verified"}
+
+
+def test_without_a_file_of_ours_clean_drops_what_vacuum_removes(
+    folders: Log, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutants: no file of layout 1 is replaced, and its own word is not asked for either."""
+    events = len(folders.rows())
+    for plan in recorded_plans(
+        folders.url, target, log_epochs(folders.connection, folders.topic)
+    ).values():
+        assert "another program has written it" in read_copy(plan, target).damage
+    keep(folders)
+    with monkeypatch.context() as mutant:
+        mutant.setattr(foreign, "adopt_folders", lambda *_: [])
+        mutant.setattr(verify, "_written_as", lambda plan, _: [plan.checksum])
+        clean(folders.url, folders.topic, [target], plain_reader(folders.url))
+    assert _low(folders) > 1
+    _vacuum(folders, target, FOLDERS)
+    with pytest.raises(EpochMissing):
+        _whole(folders, target)
+    audit_files(folders.url, folders.topic, target)
+    assert _whole(folders, target) == events
+
+
+def _break(target: Target, log: Log, layout: int) -> list[Path]:
+    """Each foreign file of a layout, cut off."""
+    table = ArchiveTable(target, log.known_as)
+    found = [table.folder(layout) / path for path in table.paths(layout)]
+    for path in found:
+        path.write_bytes(path.read_bytes()[:-100])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("layout", "verb"),
+    [
+        (FOLDERS, _files),
+        pytest.param(FOLDERS, _audit, marks=pytest.mark.long),
+        (DAYS, _rollup),
+        pytest.param(DAYS, _audit, marks=pytest.mark.long),
+    ],
+)
+def test_a_damaged_foreign_file_is_made_again_from_another_target(
+    log: Log, target: Target, tmp_path: Path, layout: int, verb: Any
+) -> None:
+    """Its copies are forgotten and the verb goes on, though the database has dropped the events."""
+    second = Target("second", str(tmp_path / "second"))
+    log.publish_odd()
+    log.seal(max_events=3)
+    yesterday(log)
+    epochs = log_epochs(log.connection, log.topic)
+    (bring_folders if layout == FOLDERS else bring)(log, target, epochs)
+    bring(log, second, epochs)
+    keep(log)
+    for _ in range(2):
+        clean(log.url, log.topic, [second, target], plain_reader(log.url))
+    assert _low(log) > 1
+    _delta(log, target, layout).optimize.z_order(["event_id"])
+    _vacuum(log, target, layout)
+    _break(target, log, layout)
+    if verb is not _audit:  # whatever comes first
+        verb(log, target)
+    else:
+        audit_files(log.url, log.topic, target)
+        verb(log, target)
+    lost = {each.target for each in copies_of(log.connection, log.topic) if each.state == "missing"}
+    assert lost == {"local"}
+    assert ArchiveTable(target, log.known_as).committed() == {}
+    assert len(missing_copies(log.connection, log.topic, "local")) == len(epochs)
+
+
+def test_a_damaged_foreign_file_without_another_copy_stays(
+    optimized: Log, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: it is taken out of the table only when its log epochs can be made again."""
+    keep(optimized)
+    for _ in range(2):
+        clean(optimized.url, optimized.topic, [target], plain_reader(optimized.url))
+    _optimize(optimized, target)
+    _order_by_key(optimized, target)
+    (broken,) = _break(target, optimized, DAYS)
+    with pytest.raises(CopyDamaged, match="was written by another program"):
+        _files(optimized, target)
+    assert day_files(optimized, target) == [broken]
+    assert set(states(optimized)) == {"verified"}
+    monkeypatch.setattr(foreign, "require_others", lambda *_: None)  # the mutant
+    audit_files(optimized.url, optimized.topic, target)
+    assert day_files(optimized, target) == []
+
+
+def test_rows_that_another_program_has_deleted_are_a_clear_error(log: Log, target: Target) -> None:
+    log.publish_many(12)
+    log.seal()
+    yesterday(log)
+    bring(log, target, log_epochs(log.connection, log.topic))
+    _delta(log, target).delete("sequence = 3")
+    for verb in (_audit, _files, _rollup):
+        with pytest.raises(CopyDamaged, match="rows, not the 6 with the sequences") as failure:
+            verb(log, target)
+        assert failure.value.hint is not None
+        assert "OPTIMIZE and VACUUM" in failure.value.hint
+    _delta(log, target).restore(_delta(log, target).version() - 1)
+    check_all(log, target)
+
+
+@pytest.mark.parametrize("layout", [FOLDERS, DAYS])
+def test_an_erasure_removes_what_another_program_has_written(
+    log: Log, target: Target, monkeypatch: pytest.MonkeyPatch, layout: int
+) -> None:
+    """No payload stays in a file that no commit names.  Mutant: foreign files stay until VACUUM."""
+    log.publish_many(12)
+    log.seal(max_events=3)
+    yesterday(log)
+    epochs = log_epochs(log.connection, log.topic)
+    (bring_folders if layout == FOLDERS else bring)(log, target, epochs)
+    _delta(log, target, layout).optimize.z_order(["event_id"])
+
+    def left() -> int:
+        found = 0
+        for path in target.root.rglob("*.parquet"):
+            found += sum(
+                each in {b"p3", b"p4"}
+                for each in pq.read_table(path, partitioning=None)["payload"].to_pylist()
+            )
+        return found
+
+    with monkeypatch.context() as mutant:
+        mutant.setattr(erasing, "is_foreign", lambda _: False)
+        erase(log.url, What(log.topic, key="k3"), "case 1", [target])
+        assert left() > 1
+    erase(log.url, What(log.topic, key="k4"), "case 2", [target])
+    assert left() == 0
     assert set(states(log)) == {"verified"}

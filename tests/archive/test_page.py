@@ -15,7 +15,7 @@ from ops.archive.rollup import rollup
 from ops.seal import log_epochs
 from penstock.archive.format import TABLE_SCHEMA
 from penstock.archive.targets import Target
-from tests.archive.logs import Log, bring
+from tests.archive.logs import Log, bring, flip
 from tests.archive.test_rollup import yesterday
 from tests.kit.log import topic as create_topic
 
@@ -61,10 +61,15 @@ def test_every_engine_reads_the_same_rows(
         if "rows" in names:
             last = names["rows"]
             found[number] = digest(last)
-    assert len(found) == 5
+    assert len(found) == 6
     expected = log.rows_of(0)
     assert set(found.values()) == {(len(expected), next(iter(found.values()))[1])}
     columns = [name for name in TABLE_SCHEMA.names if name != "log_epoch"]
     table = last.sort_by("sequence").select(columns)
     assert [tuple(row.values()) for row in table.to_pylist()] == expected
     assert sum(batch.num_rows for batch in names["batches"]) == names["first"].event_count
+    for path in names["dataset"].files:
+        flip(Path(target.table_path(log.known_as, 2), path))
+    checked = names["checked"]
+    with pytest.raises(OSError, match="page integrity"):
+        names["dataset"].scanner(fragment_scan_options=checked).to_table()
