@@ -22,6 +22,7 @@ from ops.archive.foreign import adopt
 from ops.archive.plans import TARGETS_OPTION, EpochPlan, FileRange, dump_plans, dump_targets
 from ops.archive.reader import EpochSource
 from ops.archive.readings import CopyReading
+from ops.archive.tombstones import not_of_other_logs, require_ended
 from ops.archive.verify import read_copies
 from ops.archive.writer import ArchiveSink
 from ops.seal import forget_copy, log_epochs
@@ -178,7 +179,7 @@ def _mend(
     commit: what is whole in it is read from there.
     """
     damaged = [epoch for epoch in epochs if readings[key_of(epoch)].damage]
-    damaged = _not_of_other_logs(damaged, readings, failed)
+    damaged = not_of_other_logs(job.url, damaged, readings, failed)
     units: list[list[EpochPlan]] = []
     mended: dict[EpochKey, LogEpoch] = {}
     for unit in _units(job, table, damaged, failed):
@@ -297,6 +298,8 @@ def read_epochs(
     adopt(url, epochs[0].topic, target)
     plans = recorded_plans(url, target, epochs)
     readings = read_copies(spark, [plans[key_of(epoch)] for epoch in epochs], target)
+    with connect(url) as connection:
+        require_ended(connection, epochs[0].topic, readings.values())
     return [readings[key_of(epoch)] for epoch in epochs]
 
 
@@ -479,21 +482,6 @@ def copy_of(target: Target, epoch: LogEpoch, entry: ArchiveFile) -> Copy:
         else epoch_folder(target, epoch.known_as, key_of(epoch)).as_uri(),
         entry.first_row,
     )
-
-
-def _not_of_other_logs(
-    damaged: Sequence[LogEpoch],
-    readings: dict[EpochKey, CopyReading],
-    failed: Failures,
-) -> list[LogEpoch]:
-    """Without those whose copy is a whole one of some other log: no repair ever replaces it."""
-    for epoch in damaged:
-        if readings[key_of(epoch)].other_log:
-            failed[key_of(epoch)] = (
-                "the target holds another log's archive of it: give this installation a target of "
-                "its own, or move the old one away"
-            )
-    return [epoch for epoch in damaged if key_of(epoch) not in failed]
 
 
 def _name(epoch: LogEpoch) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ops.archive.readings import CopyReading, Reader
 from penstock.archive.copies import key_of
 from penstock.archive.targets import Target
+from penstock.database import connect
 from penstock.errors import TargetUnavailable
 from penstock.records import LogEpoch
 
@@ -35,6 +36,7 @@ def plain_reader(url: str) -> Reader:
     def read(target: Target, epochs: Sequence[LogEpoch]) -> Sequence[CopyReading]:
         from ops.archive.copying import recorded_plans
         from ops.archive.foreign import adopt
+        from ops.archive.tombstones import require_ended
         from ops.archive.verify import read_copy
         from penstock.archive.markers import require_target
 
@@ -47,6 +49,8 @@ def plain_reader(url: str) -> Reader:
             raise TargetUnavailable(
                 f"the archive target {target.name} was away while it was read", hint="run it again"
             )
+        with connect(url) as connection:
+            require_ended(connection, epochs[0].topic, readings)
         return readings
 
     return read

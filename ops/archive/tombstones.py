@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.archive.copies import EpochKey
-from penstock.database import call
+from ops.archive.readings import CopyReading
+from penstock.archive.copies import EpochKey, key_of
+from penstock.database import call, connect
+from penstock.errors import EpochError
 from penstock.records import LogEpoch
 
 _MOST_ROWS = 100_000
@@ -52,6 +54,60 @@ def with_tombstones(batch: pa.RecordBatch, tombstones: Tombstones) -> pa.RecordB
         for field, column in zip(batch.schema, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def unfinished(connection: Any, topic: str) -> str:
+    """What to do about the erasure of a topic that was begun and not ended; empty when none was.
+
+    It may have replaced files whose new checksums only its end tells the database.
+    """
+    for erasure, _, event_id, _, _, _, _, begun, finished, *_ in call(
+        connection, "list_erasures", topic=topic
+    ):
+        if finished is None:
+            what = "--key KEY" if event_id is None else f"--event-id {event_id}"
+            return (
+                f"the erasure {erasure} of {topic}, begun at {begun}, was not ended: run the same "
+                f'command again, penstock erase --topic "{topic}" {what} --reason REASON --yes'
+            )
+    return ""
+
+
+def require_ended(connection: Any, topic: str, readings: Iterable[CopyReading]) -> None:
+    """EpochError when copies are whole, but for what an erasure has done that was not ended.
+
+    Nothing of them is damaged: the erasure needs them to go on.
+    """
+    others = [each for each in readings if each.other_log]
+    what = unfinished(connection, topic) if others else ""
+    if what:
+        raise EpochError(
+            f"log epoch {others[0].log_epoch} of {topic}/{others[0].partition} is not what was "
+            "sealed, because events of it are being erased",
+            hint=what,
+        )
+
+
+def not_of_other_logs(
+    url: str,
+    damaged: Sequence[LogEpoch],
+    readings: Mapping[EpochKey, CopyReading],
+    failed: dict[EpochKey, str],
+) -> list[LogEpoch]:
+    """Without those whose copy is a whole one of some other log: no repair ever replaces it.
+
+    Nor one that an erasure has written which was not ended.
+    """
+    others = [epoch for epoch in damaged if readings[key_of(epoch)].other_log]
+    if others:
+        with connect(url) as connection:
+            erased = unfinished(connection, others[0].topic)
+        for epoch in others:
+            failed[key_of(epoch)] = erased or (
+                "the target holds another log's archive of it: give this installation a target of "
+                "its own, or move the old one away"
+            )
+    return [epoch for epoch in damaged if key_of(epoch) not in failed]
 
 
 def tombstones_of(connection: Any, epoch: LogEpoch) -> dict[int, Tombstone]:

@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Any, cast
 import psycopg
 import pytest
 
-from ops.archive import copying, erasing
+from ops.archive import copying, erasing, tombstones
 from ops.archive.archiving import archive_epochs
+from ops.archive.auditing import audit_copies
 from ops.archive.commits import create_table
 from ops.archive.reader import EpochReader
+from ops.archive.readers import plain_reader
 from ops.archive.rollup import rollup
+from ops.archive.verify import read_copy as read_back
 from ops.archive.writer import ArchiveWriter, WrittenEpochs, write_epoch
 from ops.backfill.missing import backfill
 from ops.erase import erase, list_erasures
 from ops.seal import copies_of, log_epochs
+from penstock.archive.copies import key_of
 from penstock.archive.format import FOLDERS
 from penstock.archive.markers import require_target
 from penstock.archive.table import ArchiveTable
@@ -127,6 +131,58 @@ def test_an_erasure_that_is_killed_is_gone_on_with(
     assert left_in(target) >= 6  # and in the files of before the rollup
     erase(log.url, BY_KEY, WHY, [target])
     _require_erased(log, target, before)
+
+
+class _KilledError(Exception):
+    """The end of a run, here."""
+
+
+def _killed(log: Log, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An erasure in a dropped log that ends after its commit, before it is recorded."""
+    yesterday(log)
+    bring(log, target, log_epochs(log.connection, log.topic))
+    drop(log.connection, log.topic, [target])
+
+    def end(*_: object) -> None:
+        raise _KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(erasing, "_record", end)
+        with pytest.raises(_KilledError):
+            erase(log.url, BY_KEY, WHY, [target])
+
+
+def test_what_a_killed_erasure_has_left_is_no_damage(
+    log: Log, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are in the table, and the database has the checksums of before: it says so."""
+    before = log.rows()
+    _killed(log, target, monkeypatch)
+    with pytest.raises(EpochError, match="events of it are being erased") as failure:
+        audit_copies(plain_reader(log.url), log.url, log.topic, target)
+    assert failure.value.hint is not None
+    assert f'penstock erase --topic "{log.topic}" --key KEY' in failure.value.hint
+    epochs = log_epochs(log.connection, log.topic)
+    plans = copying.recorded_plans(log.url, target, epochs)
+    readings = {key: read_back(plan, target) for key, plan in plans.items()}
+    failed: copying.Failures = {}
+    damaged = [each for each in epochs if readings[key_of(each)].damage]
+    assert tombstones.not_of_other_logs(log.url, damaged, readings, failed) == []
+    assert len(failed) == 6
+    assert all("run the same command again" in each for each in failed.values())
+    erase(log.url, BY_KEY, WHY, [target])
+    _require_erased(log, target, before)
+
+
+def test_without_the_guard_an_audit_takes_the_copies_from_an_erasure(
+    log: Log, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: it forgets them, and the erasure finds nothing to go on with."""
+    _killed(log, target, monkeypatch)
+    monkeypatch.setattr(tombstones, "require_ended", lambda *_: None)
+    assert len(audit_copies(plain_reader(log.url), log.url, log.topic, target).forgotten) == 6
+    with pytest.raises(EpochError, match="no target gives log epoch"):
+        erase(log.url, BY_KEY, WHY, [target])
 
 
 def test_the_places_are_those_of_the_program() -> None:
