@@ -7,6 +7,7 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -23,6 +24,7 @@ from ops.duties.setup import Setup
 from ops.duties.units import DONE
 from ops.hours import epochs_between
 from ops.policies.file import Policies, TopicPolicy
+from ops.policies.policy import FOLLOWS_ANOTHER, follows
 from ops.seal import seal
 from penstock.archive.copies import key_of
 from penstock.errors import PenstockError, lasts
@@ -180,6 +182,10 @@ def _seal(catalogue: Catalogue) -> dg.JobDefinition:
     def run(context: dg.OpExecutionContext, database: DatabaseResource) -> None:
         config, policies = context.op_config, database.policies()
         failures, there = RunFailures(context), _there(database)
+        with database.connect() as connection:
+            if not follows(connection, policies):
+                context.log.warning("%s: only what is asked for is sealed", FOLLOWS_ANOTHER)
+                policies = replace(policies, topics={})
         _require_known(config["topics"], {*there, *policies.topics, *catalogue.topics})
         for topic in config["topics"] or [p.topic for p in policies.topics.values() if p.seal]:
             if topic not in there:

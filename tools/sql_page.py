@@ -46,7 +46,7 @@ FAMILIES = {
     "queue": "receive acknowledge extend release_claims reject peek queue_statistics "
     "queue_pointers configure_queue describe_queue purge",
     "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
-    "assignment_of mark_low_water note_archive_reads",
+    "assignment_of mark_low_water note_archive_reads withdraw_archive_reads",
     "relay": "open_block open_cold_block read_block dead_letters_between relay_failure "
     "dead_letter sweep",
     "dead_letters": "suspects begin_attempt bring_letter give_up parked_keys commit_parking "
@@ -66,7 +66,8 @@ FAMILIES = {
     "list_erasures reissued_of erased_of",
     "operate": "set_retention retention_of place_hold release_hold list_holds list_skips "
     "list_removals expire_dead_letters remove_leftovers set_policy clear_policy policy_of "
-    "policy_history list_policies subscription_policy ensure_slices slices_ready log_status "
+    "policy_history list_policies claim_relays relays_claimed_by subscription_policy "
+    "ensure_slices slices_ready log_status "
     "sequence_gaps current_history histories_of history_starts_of report_positions restore_status "
     "reconcile applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "
     "storage_shortage broken_slices untold_identity "

@@ -10,7 +10,7 @@ from dagster_project import checks
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import HOUSE_GROUP, code_of, of_database
 from ops.canary import fly
-from ops.policies.policy import follows
+from ops.policies.policy import FOLLOWS_ANOTHER, follows
 from ops.probes import END_TO_END, ProbeVerdict, flown
 from resources.database import DatabaseResource
 
@@ -39,9 +39,7 @@ def _canary(catalogue: Catalogue) -> dg.AssetsDefinition:
         policies = database.policies()
         with database.connect() as connection:
             is_followed = follows(connection, policies)
-        verdict = ProbeVerdict(
-            True, {"note": "the database follows another policy file: none was sent"}
-        )
+        verdict = ProbeVerdict(True, {"note": f"{FOLLOWS_ANOTHER}: none was sent"})
         if is_followed:
             limit = policies.limits.end_to_end
             verdict = flown(fly(database.url(), topic, limit_seconds=limit))

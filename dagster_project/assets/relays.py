@@ -15,7 +15,7 @@ from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import LEFT, MAIN, DutyOutcome
 from ops.policies.file import RelayPolicy
-from ops.policies.policy import follows, is_subscribed
+from ops.policies.policy import FOLLOWS_ANOTHER, follows, is_subscribed
 from penstock import subscriptions
 from penstock.errors import SinkError
 from penstock.spark.options import DatabaseAddress
@@ -78,7 +78,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         seconds = _seconds(step.op_config)
         with database.connect() as connection:
             if not follows(connection, database.policies()):
-                context.log.warning("the database follows another policy file: nothing is sent")
+                context.log.warning("%s: nothing is sent", FOLLOWS_ANOTHER)
                 yield common.no_event()
                 return
             if common.exists(connection, relay.topic):

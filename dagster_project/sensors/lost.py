@@ -27,6 +27,7 @@ from ops.backfill.asking import ask_once
 from ops.backfill.requests import Window
 from ops.hours import LostCopy, lost_copies
 from ops.policies.file import Policies, TopicPolicy
+from ops.policies.policy import FOLLOWS_ANOTHER, follows
 from ops.seal import copies_of, lacking, missing_copies
 from penstock.archive.copies import EpochKey, key_of
 from penstock.records import as_time
@@ -56,6 +57,8 @@ def build(catalogue: Catalogue) -> dg.SensorDefinition:
         asked: dict[str, list[object]] = {}
         made: list[int] = []
         with database.connect() as connection:
+            if not follows(connection, policies):
+                return result([], context.cursor, f"{FOLLOWS_ANOTHER}: nothing is asked for")
             lost: dict[tuple[str, str], list[LostCopy]] = {}
             for each in _lost(context, connection, policies):
                 lost.setdefault((each.topic, each.target), []).append(each)

@@ -22,6 +22,7 @@ from dagster_project.triggers import (
 )
 from ops.hours import UnsealedLog, unsealed_logs
 from ops.policies.file import SealPolicy
+from ops.policies.policy import FOLLOWS_ANOTHER, follows
 from resources.database import DatabaseResource
 
 VERSION = 1
@@ -43,6 +44,8 @@ def build(catalogue: Catalogue, job: Any) -> dg.SensorDefinition:
         policies = database.policies()
         pauses = SensorPauses(cursor_of(context, VERSION).get("failed"), time.time())
         with database.connect() as connection:
+            if not follows(connection, policies):
+                return result([], context.cursor, f"{FOLLOWS_ANOTHER}: nothing is sealed")
             waiting = unsealed_logs(connection)
         ready = [
             each.topic for each in waiting if is_ready(each, policies.of_topic(each.topic).seal)

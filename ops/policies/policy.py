@@ -15,6 +15,8 @@ from penstock.database import call, config
 from penstock.subscriptions import policies, stream
 from penstock.topics import names
 
+#: What is said where a database does not follow the file that asks for something.
+FOLLOWS_ANOTHER = "the database follows another policy file"
 #: What is shown for a setting that is not set.
 NONE = "none"
 #: What a retention policy asks for that the file has taken back: with no target nothing goes.
@@ -114,6 +116,8 @@ def other_files(connection: Any, wanted: Policies) -> list[str]:
     """The names of the policy files that the database follows instead of this one."""
     origins = {each.origin for each in policies.list_policies(connection)}
     origins |= {each.origin for each in retention_in_force(connection).values()}
+    claimed = policies.relays_claimed_by(connection)
+    origins |= set() if claimed is None else {claimed}
     if wanted.origin in origins:
         return []
     return sorted(each.removeprefix(FROM_FILE) for each in origins - {HAND, FILE})
@@ -167,7 +171,17 @@ def apply(connection: Any, wanted: Policies, *, take_over: bool = False) -> list
             name=each.name,
             origin=wanted.origin,
         )
+    _claim_relays(connection, wanted, claim)
     return changed + settings
+
+
+def _claim_relays(connection: Any, wanted: Policies, claim: _Claim) -> None:
+    """Own the relays that the file names, or own none any more."""
+    present = policies.relays_claimed_by(connection)
+    said = wanted.origin if wanted.relays and wanted.origin != FILE else None
+    is_ours = present in {None, wanted.origin} or claim.takes_over
+    if claim.follows and is_ours and said != present:
+        policies.claim_relays(connection, said)
 
 
 #: What knows the databases of the policy file by name.  Other commands go by the environment.

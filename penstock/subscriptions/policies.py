@@ -224,6 +224,20 @@ def list_policies(connection: Any) -> list[Policy]:
     ]
 
 
+def claim_relays(connection: Any, origin: str | None) -> None:
+    """Record the policy file whose relays the database follows, by its origin; None: there is none.
+
+    A relay of a file is a subscription, which has no origin of its own.
+    """
+    database.call(connection, "claim_relays", origin=origin)
+
+
+def relays_claimed_by(connection: Any) -> str | None:
+    """The origin of that file."""
+    rows = database.call(connection, "relays_claimed_by")
+    return str(rows[0][0]) if rows else None
+
+
 def subscription_policy(connection: Any, subscription: str) -> SubscriptionPolicy:
     """What is in force for a subscription: one cheap call, to be made with each check-in."""
     rows = database.call(connection, "subscription_policy", subscription=subscription)

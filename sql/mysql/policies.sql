@@ -21,6 +21,15 @@ CALL penstock.policy_history(%(kind)s, %(scope)s, %(name)s)
 -- reads only
 CALL penstock.list_policies()
 
+-- name: claim_relays
+-- Records the file whose relays the database follows.
+CALL penstock.claim_relays(%(origin)s)
+
+-- name: relays_claimed_by
+-- The origin of the file whose relays the database follows.
+-- reads only
+CALL penstock.relays_claimed_by()
+
 -- name: subscription_policy
 -- The settings in force for a subscription, from one row.
 -- reads only

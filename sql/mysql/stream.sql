@@ -86,3 +86,7 @@ CALL penstock.mark_low_water(%(subscription)s, %(partition_ids)s, %(lease_epochs
 -- name: note_archive_reads
 -- Records that the holders of leases read the archive.
 CALL penstock.note_archive_reads(%(subscription)s, %(partition_ids)s, %(lease_epochs)s)
+
+-- name: withdraw_archive_reads
+-- Takes it back: who reads now has no targets.
+CALL penstock.withdraw_archive_reads(%(subscription)s, %(partition_ids)s)

@@ -19,6 +19,14 @@ FROM penstock.policy_history(%(kind)s, %(scope)s, %(name)s)
 -- Every policy that sets something; the settings as text.
 SELECT kind, scope, name, settings::text, version, origin, updated_at, updated_by FROM penstock.list_policies()
 
+-- name: claim_relays
+-- Records the file whose relays the database follows.
+SELECT penstock.claim_relays(%(origin)s)
+
+-- name: relays_claimed_by
+-- The origin of the file whose relays the database follows.
+SELECT origin FROM penstock.relays_claimed_by()
+
 -- name: subscription_policy
 -- The settings in force for a subscription, from one row.
 SELECT policy_version, heartbeat_seconds, lease_seconds, release_seconds, target_qps, max_consumers, refresh_seconds,

@@ -97,3 +97,7 @@ SELECT penstock.mark_low_water(
 -- name: note_archive_reads
 -- Records that the holders of leases read the archive.
 SELECT penstock.note_archive_reads(%(subscription)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[])
+
+-- name: withdraw_archive_reads
+-- Takes it back: who reads now has no targets.
+SELECT penstock.withdraw_archive_reads(%(subscription)s, %(partition_ids)s::bigint[])

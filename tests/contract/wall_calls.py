@@ -41,6 +41,9 @@ STEERING: dict[str, Call] = {
     "note_archive_reads": lambda own, name: database.call(
         own, "note_archive_reads", subscription=name, partition_ids=[1], lease_epochs=[1]
     ),
+    "withdraw_archive_reads": lambda own, name: database.call(
+        own, "withdraw_archive_reads", subscription=name, partition_ids=[1]
+    ),
     "open_cold_block": lambda own, name: database.call(
         own,
         "open_cold_block",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from dagster_project.common import hour_name
+from ops.seal import copies_of, log_epochs, seal
 from penstock import subscriptions
 from penstock.subscriptions import policies, stream
 from penstock.topics import names
@@ -101,9 +104,9 @@ def test_who_set_what_and_what_was_set_by_hand_is_shown(house: House) -> None:
 def test_a_database_that_follows_another_file_is_left_alone(
     house: House, policy_path: Path
 ) -> None:
-    """No policy is changed, nothing is sent and no canary is made; the pages say which file it is.
+    """Nothing is changed, sent, sealed or archived; no canary is made; the pages say which file.
 
-    Guards: follows() in the relay, the sensor and the canary; what _Claim may change.
+    Guards: follows() in relay, canary, archive, seal and their sensors; what _Claim may change.
     """
     house.create_topic()
     text = policy_path.read_text() + "canary: ops/canary\n"
@@ -113,15 +116,22 @@ def test_a_database_that_follows_another_file_is_left_alone(
     stream.subscribe(house.connection, "shop-file", [TOPIC], start="earliest")
     house.publish(4)
     house.done("sequence")
-    for job in ("relay", "canary"):
+    for job in ("relay", "canary", "seal"):
         house.done(job)
+    assert log_epochs(house.connection, TOPIC) == []
+    seal(house.connection, TOPIC, max_age_seconds=0)  # by hand
+    house.done("archive", partition_key=hour_name(dt.datetime.now(dt.UTC)))
+    assert copies_of(house.connection, TOPIC) == []
+    house.publish(4)
+    house.done("sequence")
+    assert not house.sense("seal").run_requests
     said = metadata_of(house.done("policies"), "penstock/policies")
     assert (said["changes"], said["follows another file"]) == (0, "elsewhere")
     found = house.job("health").get_asset_check_evaluations()
     (drifted,) = [each for each in found if each.check_name == "policy_drift"]
     assert (drifted.passed, drifted.metadata["follows another file"].value) == (False, "elsewhere")
     assert not house.sense("backlog").run_requests
-    assert {each.lag_events for each in subscriptions.lag(house.connection)} == {2}
+    assert {each.lag_events for each in subscriptions.lag(house.connection)} == {4}
     assert [each.address for each in names.list_topics(house.connection)] == [TOPIC]
     assert [each.origin for each in policies.list_policies(house.connection)] == ["file elsewhere"]
 

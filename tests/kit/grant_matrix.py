@@ -26,6 +26,7 @@ changed_hours           . . o . r
 check_in                c . o . .
 claim                   c . o . .
 claim_backfill          . . o . .
+claim_relays            . . o . .
 claim_rows              . . o p .
 claim_write             . . o p .
 clean                   . . o . .
@@ -170,6 +171,7 @@ reissued_of             . . o . r
 reject                  c . o . .
 rejected_commits        c . o . r
 relay_failure           c . o . .
+relays_claimed_by       . . o . r
 release                 c . o . .
 release_claims          c . o . .
 release_hold            . . o . .
@@ -229,4 +231,5 @@ unsequenced             . . o . r
 unsubscribe             c . o . .
 untold_identity         . . o . .
 wake_sequencer          . . o p .
+withdraw_archive_reads  c . o . .
 """

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from penstock import subscriptions
+from penstock import database, subscriptions
+from penstock.database import sessions
 from penstock.errors import BelowLowSequence
 from penstock.subscriptions import stream
 from penstock.topics import names
@@ -83,8 +84,13 @@ class ColdReads:
     def _tell(self, connection: Connection, leases: Sequence[Lease]) -> None:
         """Retention need not wait for these: else it does, for who may have no targets."""
         new = [lease for lease in leases if self._told.get(lease.partition_id) != lease.lease_epoch]
-        if new:
-            stream.note_archive_reads(connection, self._subscription, new)
+        if not new:
+            return
+        # What is said in a transaction may be rolled back with it: then it is said again.
+        driver = database.driver_connection(connection)
+        stays = sessions.of_connection(driver).commits_by_itself(driver)
+        stream.note_archive_reads(connection, self._subscription, new)
+        if stays:
             self._told |= {lease.partition_id: lease.lease_epoch for lease in new}
 
     def _learn(self, connection: Connection, leases: Sequence[Lease]) -> bool:

@@ -264,7 +264,8 @@ BEGIN
         INSERT INTO archive_readers (subscription_id, partition_id, lease_epoch) VALUES (owner_id, part_id, given_epoch)
         ON DUPLICATE KEY UPDATE
             noted_at = IF(archive_readers.lease_epoch < given_epoch, UTC_TIMESTAMP(6), archive_readers.noted_at),
-            lease_epoch = GREATEST(archive_readers.lease_epoch, given_epoch);
+            lease_epoch = IF(
+                known_epoch = given_epoch, given_epoch, GREATEST(archive_readers.lease_epoch, given_epoch));
     END IF;
 END;
 
@@ -272,7 +273,8 @@ END;
 -- Records that whoever holds these leases reads the archive, where the subscription stands below the low sequence. Then
 -- retention does not wait for it there: what is dropped stays readable for it. That is good for these lease_epochs: the
 -- next holder has to say so too, because he may have no targets. Until somebody says it, retention waits. An older
--- lease_epoch changes nothing. The arrays are JSON (for the LIMIT see poll). Raises PS013, PS018, PS042.
+-- lease_epoch changes nothing. One of a registry outside the database counts once mark_low_water has told it here. The
+-- arrays are JSON (for the LIMIT see poll). Raises PS013, PS018, PS042.
 CREATE PROCEDURE note_archive_reads(subscription LONGTEXT, partition_ids JSON, lease_epochs JSON)
 BEGIN
     DECLARE owner_id, part_id, given_epoch BIGINT;
@@ -301,5 +303,22 @@ BEGIN
         CALL note_archive_reader(owner_id, part_id, given_epoch);
     END LOOP;
     CLOSE given;
+    CALL end_call();
+END;
+
+-- name: withdraw_archive_reads
+-- Takes back what note_archive_reads has recorded: who reads these partitions from now on has no targets, and holds no
+-- lease whose lease_epoch would say so. Then retention waits for the subscription again. The array is JSON. Raises
+-- PS013, PS018, PS042.
+CREATE PROCEDURE withdraw_archive_reads(subscription LONGTEXT, partition_ids JSON)
+BEGIN
+    DECLARE owner_id BIGINT;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('withdraw_archive_reads()');
+    CALL find_subscription(subscription, owner_id);
+    CALL require_stream(owner_id);
+    DELETE a FROM archive_readers AS a
+    JOIN JSON_TABLE(partition_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS p ON p.id = a.partition_id
+    WHERE a.subscription_id = owner_id;
     CALL end_call();
 END;

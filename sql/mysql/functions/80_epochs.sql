@@ -298,7 +298,7 @@ BEGIN
     JOIN leases AS l ON l.subscription_id = a.subscription_id AND l.partition_id = a.partition_id
     JOIN partitions AS p ON p.id = a.partition_id
     JOIN retention_policies AS r ON r.topic_id = p.topic_id
-    WHERE a.subscription_id = of_subscription AND a.partition_id = of_partition AND a.lease_epoch >= l.lease_epoch
+    WHERE a.subscription_id = of_subscription AND a.partition_id = of_partition AND a.lease_epoch = l.lease_epoch
       AND r.copies > 0;
     IF found IS NULL THEN
         RETURN FALSE;

@@ -24,7 +24,7 @@ BEGIN
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             lift_limit grown_since policy_of subscription_policy claim lease_states active_consumers lead_subscription
             assign_partitions assignment_of
-            mark_low_water note_archive_reads
+            mark_low_water note_archive_reads withdraw_archive_reads
             suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
             finish_redriven fail_redriven redrive dead_letter_of reset_subscription pause_subscription
             resume_subscription report_error
@@ -39,7 +39,7 @@ BEGIN
             list_removals
             grants_of unsequenced changed_hours log_epochs_between unsealed_logs lost_copies
             log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of
-            restore_status low_sequences policy_of policy_history list_policies list_subscriptions
+            restore_status low_sequences policy_of policy_history list_policies relays_claimed_by list_subscriptions
             describe_subscription subscription_consumers unleased_cursors leased_cursors subscription_statistics
             dead_letter_counts list_backfills backfill_ranges rehydrated_of list_erasures reissued_of erased_of
             target_speeds'
@@ -73,9 +73,9 @@ BEGIN
             published_unkeyed function_roles role_members refresh_roles
             lift_limit grown_since nothing_waits low_sequences note_slice_rates missing_slices sparse_slices
             settle_blocks raise_event_ids mergeable_partitions
-            set_policy clear_policy policy_of policy_history list_policies
+            set_policy clear_policy policy_of policy_history list_policies relays_claimed_by claim_relays
             subscription_policy claim lease_states active_consumers lead_subscription assign_partitions assignment_of
-            mark_low_water note_archive_reads
+            mark_low_water note_archive_reads withdraw_archive_reads
             suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
             finish_redriven fail_redriven redrive dead_letter_of drop_dead_letters reset_subscription pause_subscription
             resume_subscription report_error list_subscriptions describe_subscription subscription_consumers

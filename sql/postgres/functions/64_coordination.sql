@@ -221,7 +221,8 @@ $$;
 -- Records that whoever holds these leases reads the archive, where the subscription stands below the low sequence. Then
 -- retention does not wait for it there: what is dropped stays readable for it. That is good for these lease_epochs: the
 -- next holder has to say so too, because he may have no targets. Until somebody says it, retention waits. An older
--- lease_epoch changes nothing. Raises PS013, PS042.
+-- lease_epoch changes nothing. One of a registry outside the database counts once mark_low_water has told it here.
+-- Raises PS013, PS042.
 CREATE OR REPLACE FUNCTION note_archive_reads(subscription text, partition_ids bigint[], lease_epochs bigint[])
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -235,10 +236,27 @@ BEGIN
     FROM unnest(partition_ids, lease_epochs) AS g (partition_id, lease_epoch)
     JOIN leases AS l
         ON l.subscription_id = owner.id AND l.partition_id = g.partition_id AND l.lease_epoch <= g.lease_epoch
+    LEFT JOIN archive_readers AS n ON n.subscription_id = l.subscription_id AND n.partition_id = l.partition_id
+    WHERE n.lease_epoch IS NULL OR n.lease_epoch < g.lease_epoch
+       OR n.lease_epoch > g.lease_epoch AND g.lease_epoch = l.lease_epoch
     GROUP BY l.subscription_id, l.partition_id
     ORDER BY l.partition_id
     ON CONFLICT ON CONSTRAINT archive_readers_pkey DO UPDATE
-    SET lease_epoch = EXCLUDED.lease_epoch, noted_at = clock_timestamp()
-    WHERE a.lease_epoch < EXCLUDED.lease_epoch;
+    SET lease_epoch = EXCLUDED.lease_epoch, noted_at = clock_timestamp();
+END
+$$;
+
+-- name: withdraw_archive_reads
+-- Takes back what note_archive_reads has recorded: who reads these partitions from now on has no targets, and holds no
+-- lease whose lease_epoch would say so. Then retention waits for the subscription again. Raises PS013, PS042.
+CREATE OR REPLACE FUNCTION withdraw_archive_reads(subscription text, partition_ids bigint[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+BEGIN
+    PERFORM commit_durably();
+    PERFORM require_stream(owner);
+    DELETE FROM archive_readers AS a
+    WHERE a.subscription_id = owner.id AND a.partition_id = ANY (withdraw_archive_reads.partition_ids);
 END
 $$;

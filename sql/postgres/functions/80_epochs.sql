@@ -247,7 +247,7 @@ BEGIN
         JOIN retention_policies AS r ON r.topic_id = p.topic_id
         CROSS JOIN LATERAL (SELECT current_position(a.subscription_id, a.partition_id) AS at) AS stands
         WHERE a.subscription_id = reads_archive.subscription_id AND a.partition_id = reads_archive.partition_id
-          AND a.lease_epoch >= l.lease_epoch AND r.copies > 0 AND stands.at < p.low_sequence - 1
+          AND a.lease_epoch = l.lease_epoch AND r.copies > 0 AND stands.at < p.low_sequence - 1
           AND NOT is_rehydrated(a.partition_id, stands.at + 1));
 END
 $$;

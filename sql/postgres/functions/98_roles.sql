@@ -19,7 +19,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             policy_of subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of
-            mark_low_water note_archive_reads
+            mark_low_water note_archive_reads withdraw_archive_reads
             suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven finish_redriven
             fail_redriven redrive dead_letter_of
             reset_subscription pause_subscription resume_subscription report_error
@@ -33,7 +33,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             changed_hours
             log_epochs_between unsealed_logs lost_copies
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
-            histories_of restore_status policy_of policy_history list_policies
+            histories_of restore_status policy_of policy_history list_policies relays_claimed_by
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts list_skips list_removals list_backfills backfill_ranges
             rehydrated_of list_erasures reissued_of erased_of target_speeds'),
@@ -62,9 +62,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices
             untold_identity published_unkeyed function_roles
-            set_policy clear_policy policy_of policy_history list_policies subscription_policy
+            set_policy clear_policy policy_of policy_history list_policies relays_claimed_by claim_relays
+            subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of
-            mark_low_water note_archive_reads
+            mark_low_water note_archive_reads withdraw_archive_reads
             suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven finish_redriven
             fail_redriven redrive dead_letter_of drop_dead_letters
             reset_subscription pause_subscription resume_subscription report_error

@@ -81,6 +81,36 @@ def test_another_file_shows_drift_and_changes_nothing(db: ContractDatabase) -> N
     assert [each.origin for each in history] == ["file /srv/penstock/policies.yaml"]
 
 
+RELAYS = f"""
+relays:
+  {{name}}: {{{{topic: {TOPIC}, sink: "jsonl:out"}}}}
+"""
+
+
+def test_the_relays_of_a_file_are_its_own_too(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two files that set nothing else, the second changes nothing.  Mutant: nobody owns them."""
+    own = db.connect()
+    names.create_topic(own, TOPIC, 1, create_namespaces=True)
+    first, second = the_file(RELAYS.format(name="a")), another(RELAYS.format(name="b"))
+    assert policy.follows(own, first) and policy.follows(own, second)
+    assert len(policy.apply(own, first)) == 1
+    assert policy.apply(own, second) == [] != policy.drift(own, second)
+    assert policy.other_files(own, second) == ["/srv/penstock/policies.yaml"]
+    assert policy.follows(own, first) and not policy.follows(own, second)
+    assert [each.subscription for each in subscriptions.lag(own)] == ["a"]
+    with monkeypatch.context() as mutant:
+        mutant.setattr(policies, "relays_claimed_by", lambda _: None)
+        assert policy.follows(own, second)
+    assert len(policy.apply(own, second, take_over=True)) == 1
+    assert policy.follows(own, second) and not policy.follows(own, first)
+    assert policy.apply(own, first) == []
+    policy.apply(own, another("targets: {local: archive}"))  # its relays have left it
+    assert policies.relays_claimed_by(own) is None
+    assert policy.follows(own, first)
+
+
 def test_a_file_that_is_told_to_takes_over_all_that_files_have_set(db: ContractDatabase) -> None:
     """What a hand has set stays.  The file of before changes nothing from then on."""
     own = filled(db)
