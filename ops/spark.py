@@ -12,8 +12,12 @@ import re
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +64,25 @@ def local_session(app_name: str = "penstock") -> SparkSession:
     builder = SparkSession.builder.appName(app_name)
     for key, value in local_session_config().items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with starting():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """ConfigurationError when a session does not start: Spark itself names no Java."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        is_java = error.getCondition() == "JAVA_GATEWAY_EXITED"
+        raise ConfigurationError(
+            f"Spark does not start: {str(error).splitlines()[0]}",
+            hint="install Java 17 or newer, and set JAVA_HOME to its folder"
+            if is_java
+            else "look at PENSTOCK_SPARK_MASTER and at the other settings of Spark",
+        ) from error
 
 
 _registered: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()

@@ -16,7 +16,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 
-from ops.spark import local_session_config
+from ops.spark import local_session_config, starting
 from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class SparkResource(LazyPySparkResource):
 
             self._is_ours = SparkSession.getActiveSession() is None
             settings = {**session_config(), **self.spark_config}
-            self._spark_session = spark_session_from_config(settings)  # type: ignore[no-untyped-call]
+            with starting():
+                self._spark_session = spark_session_from_config(settings)  # type: ignore[no-untyped-call]
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session if this resource has started it."""

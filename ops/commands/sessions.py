@@ -22,19 +22,12 @@ Engine = Annotated[
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     from ops.spark import local_session
 
     running = SparkSession.getActiveSession()
-    try:
-        session = local_session("penstock command")
-    except PySparkException as error:
-        raise PenstockError(
-            f"Spark does not start: {str(error).splitlines()[0]}",
-            hint="it needs Java 17 or newer: set JAVA_HOME",
-        ) from error
+    session = local_session("penstock command")
     try:
         yield session
     except OSError as error:

@@ -22,14 +22,19 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``penstock`` known to a session; a second call changes nothing."""
+    """Make the format ``penstock`` known to a session; a second call changes nothing.
+
+    ConfigurationError when the session's workers run a Python that has no Penstock.
+    """
     try:
         import pyarrow  # noqa: F401 (looked for, so that the error comes here and not in a task)
         import pyspark  # noqa: F401
     except ImportError as error:
         raise MissingExtra.of(str(error.name), "penstock[spark]") from None
     from penstock.spark.source import PenstockSource
+    from penstock.spark.workers import require_workers
 
+    require_workers(spark)
     # A write looks a data source up in the thread's active session only.  A thread that did not
     # build the session has none until it makes a first data frame.
     spark.createDataFrame([], "nothing int")

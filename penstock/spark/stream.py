@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from penstock.spark.options import ReadOptions
 from penstock.spark.planning import chosen_partitions, ranges_between, start_positions
 from penstock.spark.ranges import shared
 from penstock.subscriptions import stream
+from penstock.topics.names import partition_ranges
 from penstock.topics.partition_ids import id_of, topic_of
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[int, int] | None = None
         #: Where the subscription was at the last look.
         self._marks: dict[int, int] = {}
+        #: Whether retention was told that this stream has no targets; an earlier one may have had.
+        self._has_withdrawn = False
         self._has_warned = False
 
     def initialOffset(self) -> Offset:
@@ -149,7 +152,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with closing(self._options.address.connect()) as connection:
             if self._options.subscription is not None:
                 self._marks = _marks(connection, self._options)
-            return chosen_partitions(connection, self._options)
+            present = chosen_partitions(connection, self._options)
+            self._withdraw(connection, present)
+            return present
+
+    def _withdraw(self, connection: Connection, present: Sequence[PartitionRange]) -> None:
+        """Let retention wait for this stream if it has no targets, whoever has read before it.
+
+        A stream holds no lease, so no lease_epoch tells it from an earlier one.
+        """
+        is_told = self._has_withdrawn or self._options.subscription is None
+        if is_told or Archive.of(self._options).targets:
+            return
+        database.call(
+            connection, "withdraw_archive_reads", subscription=self._options.subscription,
+            partition_ids=[each.partition_id for each in present],
+        )  # fmt: skip
+        self._has_withdrawn = True
 
     def _warn_behind(self, after: Mapping[int, int]) -> None:
         """Say once that the mark is ahead of this stream, which retention does not wait for then.
@@ -214,6 +233,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         beyond = [each for each in present if found.get(each.partition, 0) > each.high_watermark]
         if not beyond:
+            self._require_partitions(found, present)
             return
         seen = {each.partition_id: Seen(found[each.partition], each.history) for each in beyond}
         source = f"a stream of Spark ({self._options.topic})"
@@ -225,6 +245,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             hint="a restore lost commits: look at `penstock restore status`, then open the next"
             " history by `penstock restore reconcile`",
         )
+
+    def _require_partitions(self, found: Mapping[int, int], present: list[PartitionRange]) -> None:
+        """The same when partitions are gone of which it has read: their resize is lost too.
+
+        When they came again, their events up to the old position would be skipped.
+        """
+        known = {each.partition for each in present}
+        gone = {each for each in found.keys() - known if found[each]}
+        if gone and self._options.partitions is not None:  # others may only not be asked for
+            with closing(self._options.address.connect()) as connection:
+                gone -= {
+                    each.partition for each in partition_ranges(connection, self._options.topic)
+                }
+        if gone:
+            raise LogBehind(
+                f"the topic {self._options.topic} has no partition {min(gone)}, and the stream has"
+                f" read {found[min(gone)]} events of it in the same history",
+                hint="a restore lost commits, a resize among them: open the next history by"
+                " `penstock restore reconcile` before the topic is resized again",
+            )
 
 
 def _marks(connection: Connection, options: ReadOptions) -> dict[int, int]:

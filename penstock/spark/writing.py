@@ -42,7 +42,7 @@ _TYPES = {
     "headers": "string",
     "event_id": "string",
     "partition": "int",
-    "not_before": "timestamp",
+    "not_before": "timestamp_ltz",
 }
 #: The properties of a stream's task that say which query it belongs to.
 _QUERY_ID = "sql.streaming.queryId"
@@ -170,10 +170,15 @@ def _require_columns(schema: StructType, topic_column: str | None) -> None:
         raise InvalidArgument("two columns of the data frame have one name", hint="rename one")
     tables.require_columns(
         "data frame",
-        {field.name: field.dataType.simpleString() for field in schema.fields},
+        {field.name: _named(field.dataType.simpleString()) for field in schema.fields},
         {name: [kind] for name, kind in {**_TYPES, **own}.items()},
         ["payload", *own],
     )
+
+
+def _named(kind: str) -> str:
+    """A type as a cast takes it: spark.sql.timestampType makes "timestamp" one without a zone."""
+    return "timestamp_ltz" if kind == "timestamp" else kind
 
 
 def _messages(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Iterator[Message]:

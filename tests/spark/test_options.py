@@ -132,6 +132,12 @@ def test_a_schema_of_the_user_is_a_part_of_ours() -> None:
     twice = StructType().add("payload", "binary").add("payload", "binary")
     with pytest.raises(InvalidArgument, match="two columns of the data frame have one name"):
         BatchWriter(write_options(TOPIC), twice, overwrite=False)
+    payload = StructType().add("payload", "binary")
+    BatchWriter(write_options(TOPIC), payload.add("not_before", "timestamp"), overwrite=False)
+    ntz = StructType().add("payload", "binary").add("not_before", "timestamp_ntz")
+    with pytest.raises(InvalidArgument, match="not_before as timestamp_ntz") as refused:
+        BatchWriter(write_options(TOPIC), ntz, overwrite=False)
+    assert refused.value.hint == "cast it to timestamp_ltz"
 
 
 def test_a_time_that_python_does_not_know_is_refused_by_name() -> None:

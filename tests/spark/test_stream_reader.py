@@ -269,6 +269,7 @@ def test_without_dropping_lost_partitions_a_stream_skips_events(
         return {2: None, 3: None, **history_starts(*asked)}
 
     monkeypatch.setattr("penstock.spark.stream.history_starts", blind)
+    monkeypatch.setattr(StreamReader, "_require_partitions", lambda *_: None)
     assert _resized_again(db, looks_first=True)[0] == 40 - 10
 
 
@@ -293,6 +294,28 @@ def test_a_stream_that_has_read_beyond_the_log_stops_until_the_reconcile(
         connection.commit()
     publish_more(db, 60, odd=False, first=30)
     assert _read_on(db, before)[0] == 60
+
+
+def test_a_stream_stops_when_a_partition_is_gone_that_it_has_read(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the volume from before a resize.  Mutant: what comes there again is skipped."""
+    published(db, 30, odd=False)
+    start = {**_reader(db).initialOffset(), "p": {"0": 15, "1": 15, "2": 5, "3": 0}}
+    gone = pytest.raises(LogBehind, match="has no partition 2, and the stream has read 5 events")
+    for reader in (_reader(db), _reader(db, partitions="0,1")):
+        with gone:
+            reader.latestOffset(start, ALL_AVAILABLE)
+    with gone:
+        _reader(db, failOnHistoryChange="false").partitions(start, start)
+    one = {**start, "p": {"0": 15, "1": 15}}
+    _reader(db, partitions="0").latestOffset(one, ALL_AVAILABLE)
+    with monkeypatch.context() as mutant, closing(db.connect()) as connection:
+        mutant.setattr(StreamReader, "_require_partitions", lambda *_: None)
+        passed = _reader(db).latestOffset(start, ALL_AVAILABLE)
+        names.resize_topic(connection, TOPIC, 4)
+        publish_more(db, 40, partitions=4, odd=False, first=30)
+        assert _read_on(db, passed)[0] == 40 - 5
 
 
 def test_a_subscription_mirrors_what_spark_has_done(db: ContractDatabase) -> None:
@@ -357,3 +380,25 @@ def test_a_stream_with_targets_says_that_it_reads_the_archive(
         reader = _reader(db, None, subscription="spark", **options)
         reader.commit(reader.latestOffset(reader.initialOffset(), ReadMaxRows(12)))
         assert db.run(noted) == found
+
+
+def test_a_stream_without_targets_takes_back_what_an_earlier_one_has_said(
+    db: ContractDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have lease_epoch 0.  Mutant: retention goes on without waiting for the later one."""
+    published(db, 20, odd=False)
+    noted = "SELECT lease_epoch FROM penstock.archive_readers"
+    with closing(db.connect()) as connection:
+        stream.subscribe(connection, "spark", [TOPIC])
+    targets = json.dumps({"one": str(tmp_path)})
+    first = _reader(db, None, subscription="spark", targets=targets)
+    end = first.latestOffset(first.initialOffset(), ReadMaxRows(12))
+    first.commit(end)
+    for reader in (_reader(db), _reader(db, None, subscription="spark", targets=targets)):
+        reader.latestOffset(end, ALL_AVAILABLE)
+    with monkeypatch.context() as mutant:
+        mutant.setattr(StreamReader, "_withdraw", lambda *_: None)
+        _reader(db, subscription="spark").latestOffset(end, ALL_AVAILABLE)
+    assert db.run(noted) == [(0,), (0,)]
+    _reader(db, subscription="spark").latestOffset(end, ALL_AVAILABLE)
+    assert db.run(noted) == []
