@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _ForeignGroup:
     """Foreign files of a day that have log epochs in common, and these.
 
     ``damage`` says why one of them cannot be read.
@@ -57,7 +57,7 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _ForeignRun:
     """What a look at a table for foreign files works with."""
 
     connection: Any
@@ -76,7 +76,7 @@ def adopt(url: str, topic: str, target: Target) -> list[str]:
         if not any(is_foreign(path) for path in table.all_paths()):
             return []
         seals = {key_of(each): each for each in log_epochs(connection, topic)}
-        run = _Run(connection, topic, table, seals)
+        run = _ForeignRun(connection, topic, table, seals)
         replaced = adopt_folders(connection, topic, table, seals)
         for group in _groups(run):
             if group.damage is not None:
@@ -92,16 +92,16 @@ def adopt(url: str, topic: str, target: Target) -> list[str]:
     return replaced
 
 
-def _groups(run: _Run) -> Iterator[_Group]:
+def _groups(run: _ForeignRun) -> Iterator[_ForeignGroup]:
     """Foreign files, those of a day together that have a log epoch in common."""
-    open_groups: list[_Group] = []
+    open_groups: list[_ForeignGroup] = []
     for file in run.table.day_files():
         if not is_foreign(file.path):
             continue
         group, apart = _group(run, file), []
         for other in open_groups:
             if other.keys & group.keys and other.files[0].sealed_date == file.sealed_date:
-                group = _Group(
+                group = _ForeignGroup(
                     (*other.files, *group.files),
                     other.keys | group.keys,
                     other.damage or group.damage,
@@ -112,11 +112,11 @@ def _groups(run: _Run) -> Iterator[_Group]:
     yield from open_groups
 
 
-def _group(run: _Run, file: DayFile) -> _Group:
+def _group(run: _ForeignRun, file: DayFile) -> _ForeignGroup:
     try:
-        return _Group((file,), frozenset(keys_in(run.table, file.path)))
+        return _ForeignGroup((file,), frozenset(keys_in(run.table, file.path)))
     except CopyDamaged as error:
-        return _Group((file,), frozenset(_lost_with(run, file)), error)
+        return _ForeignGroup((file,), frozenset(_lost_with(run, file)), error)
 
 
 def keys_in(table: ArchiveTable, path: str) -> set[EpochKey]:
@@ -125,7 +125,7 @@ def keys_in(table: ArchiveTable, path: str) -> set[EpochKey]:
     return {(row["partition"], row["log_epoch"]) for row in rows.aggregate([]).to_pylist()}
 
 
-def _lost_with(run: _Run, file: DayFile) -> Iterator[EpochKey]:
+def _lost_with(run: _ForeignRun, file: DayFile) -> Iterator[EpochKey]:
     """The log epochs that a file can hold which cannot be read: those that no other file has."""
     live = run.table.paths(DAYS)
     for copy in copies_of(run.connection, run.topic):
@@ -135,7 +135,7 @@ def _lost_with(run: _Run, file: DayFile) -> Iterator[EpochKey]:
             yield key
 
 
-def _by_columns(run: _Run, group: _Group) -> list[ForeignRows]:
+def _by_columns(run: _ForeignRun, group: _ForeignGroup) -> list[ForeignRows]:
     """The log epochs of foreign files; CopyDamaged unless each is what was sealed."""
     read = [read_foreign(run.table, DAYS, each.path, TABLE_SCHEMA.names) for each in group.files]
     whole = pa.concat_tables(read)
@@ -155,7 +155,7 @@ def _slices(whole: pa.Table) -> Iterable[tuple[EpochKey, pa.Table]]:
         yield (int(row["partition"]), int(row["log_epoch"])), rows
 
 
-def _set_aside(run: _Run, group: _Group, error: CopyDamaged) -> None:
+def _set_aside(run: _ForeignRun, group: _ForeignGroup, error: CopyDamaged) -> None:
     """Take damaged files out of the table, and forget their copies; raises what cannot be undone.
 
     The files stay where they lie until they are old.  Rows that are not of the log are no damage:
@@ -169,7 +169,7 @@ def _set_aside(run: _Run, group: _Group, error: CopyDamaged) -> None:
             forget_copy(run.connection, run.topic, key, run.table.target.name, error.message)
 
 
-def _replace(run: _Run, files: Sequence[DayFile], found: Sequence[ForeignRows]) -> bool:
+def _replace(run: _ForeignRun, files: Sequence[DayFile], found: Sequence[ForeignRows]) -> bool:
     """Write, read back, replace in one commit, and only then move the manifest."""
     table = run.table
     file, rows = _write(table, files[0], found)

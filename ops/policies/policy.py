@@ -175,7 +175,7 @@ def apply(connection: Any, wanted: Policies, *, take_over: bool = False) -> list
     return changed + settings
 
 
-def _claim_relays(connection: Any, wanted: Policies, claim: _Claim) -> None:
+def _claim_relays(connection: Any, wanted: Policies, claim: _OwnedChange) -> None:
     """Own the relays that the file names, or own none any more."""
     present = policies.relays_claimed_by(connection)
     said = wanted.origin if wanted.relays and wanted.origin != FILE else None
