@@ -16,15 +16,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ops.relay.block import DEFAULT_BACKOFF, Backoff, Begun, BlockResult, relay_once
 from ops.relay.pauses import Pauses
-from ops.sinks.base import Sink
+from ops.sinks.base import Sink, SinkMisconfigured, SinkUnavailable
 from penstock import subscriptions
 from penstock.database.backoff import doubled
-from penstock.errors import LogBehind, PenstockError, StaleLease, TopicNotFound, error_text
+from penstock.errors import (
+    LogBehind,
+    PenstockError,
+    StaleLease,
+    TopicNotFound,
+    error_text,
+    is_interruption,
+)
 from penstock.leases.held import HeldLeases
 from penstock.leases.keepers import keeper_for
 from penstock.leases.loop import Rounds
@@ -34,7 +42,7 @@ from penstock.topics import names
 from penstock.topics.partition_ids import topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.archive.targets import Target
     from penstock.database import Connection
@@ -101,7 +109,8 @@ class Relay(Rounds):
         for topic in topics:
             found = names.describe_topic(connection, topic)
             partitions = len(found.partitions)
-            self.sink.preflight(topic, partitions)
+            with _asked(self.sink):
+                self.sink.preflight(topic, partitions)
             self._proven[topic] = partitions
             self._known_as[found.topic_id] = found.known_as
 
@@ -114,7 +123,8 @@ class Relay(Rounds):
         deadline = time.monotonic() + max_seconds
         pause = threading.Event()
         with self.keeper, self.open() as connection:
-            self.preflight(connection, sorted({lease.topic for lease in self.keeper.leases()}))
+            with suppress(SinkUnavailable):  # its first turn meets it again and counts it
+                self.preflight(connection, sorted({lease.topic for lease in self.keeper.leases()}))
             while time.monotonic() < deadline:
                 if self.turn(connection):
                     continue
@@ -174,6 +184,8 @@ class Relay(Rounds):
             self.keeper.lost(lease)
             return 0
         except PenstockError as error:
+            if isinstance(error, SinkMisconfigured) and not self._proven:
+                raise  # at the start, a person sees it; later, other partitions go on
             # No block was open yet, so the database has nothing to count the failure on.
             if isinstance(error, LogBehind):  # recorded, so that all readers are stopped
                 self._compared.pop(lease.partition_id, None)
@@ -211,7 +223,8 @@ class Relay(Rounds):
         if self._compared.get(lease.partition_id) == lease.lease_epoch:
             return
         relay = self.keeper.member.subscription
-        seen = self.sink.seen(relay, lease.topic, known_as, lease.partition)
+        with _asked(self.sink):
+            seen = self.sink.seen(relay, lease.topic, known_as, lease.partition)
         places = [] if seen is None else [seen]
         begun = self._begun.get(lease.partition_id)
         if begun is not None and begun.lease_epoch == lease.lease_epoch:
@@ -244,6 +257,20 @@ class Relay(Rounds):
             seconds,
             error,
         )
+
+
+@contextmanager
+def _asked(sink: Sink) -> Iterator[None]:
+    """Whatever a sink raises in the block is a failed attempt, as it is when a block is sent."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except BaseException as error:
+        if is_interruption(error):
+            raise
+        log.error("the sink %s failed with an unexpected error", sink.name, exc_info=error)
+        raise SinkUnavailable(f"the sink {sink.name} failed: {error_text(error)}") from error
 
 
 def relay_micro_batch(

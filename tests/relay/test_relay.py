@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from ops.relay import relay as relay_module
 from ops.relay.block import Backoff, relay_once
 from ops.relay.relay import Relay, relay_micro_batch
 from ops.sinks import open_sink
@@ -23,6 +28,7 @@ from penstock.records import Event, Lease
 from penstock.subscriptions import stream
 from penstock.subscriptions.dead_letters import dead_letters
 from penstock.subscriptions.stream import Membership
+from tests.kit.log import wait_until
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, chaos, compare
 
 TOPIC = "bank/accounts"
@@ -96,15 +102,21 @@ class Scripted:
     def __init__(self, sink: JsonlSink) -> None:
         self.sink = sink
         self.raises: list[Exception] = []
+        self.unready: list[BaseException] = []
+        self.unseen: list[BaseException] = []
         self.refuses: set[int] = set()
         self.blocks: list[RelayBlock] = []
 
     def preflight(self, topic: str, partitions: int) -> None:
-        """As the sink."""
+        """Raise what is next, else as the sink."""
+        if self.unready:
+            raise self.unready.pop(0)
         self.sink.preflight(topic, partitions)
 
     def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
-        """As the sink."""
+        """Raise what is next, else as the sink."""
+        if self.unseen:
+            raise self.unseen.pop(0)
         return self.sink.seen(relay, topic, known_as, partition)
 
     def send_block(self, block: RelayBlock) -> None:
@@ -161,6 +173,70 @@ def test_a_block_that_cannot_be_read_is_counted(
     rows = log.connection.execute("SELECT error FROM penstock.relay_failures ORDER BY error")
     assert [row[0] for row in rows] == ["RecursionError: too deep", "ValueError: cannot be decoded"]
     assert_exact(log)
+
+
+FAULTS = (
+    SinkUnavailable("away"),
+    ValueError("a fault of the sink"),
+    psycopg.OperationalError("the sink's own database"),
+    asyncio.CancelledError(),
+)
+
+
+def _run(relay: Relay, log: Chaos, events: int) -> None:
+    """Run the continuous form until so many events are sent; raises what ends it before."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(relay.run, stop)
+        try:
+            wait_until(lambda: log.done() >= events or running.done(), "all were sent")
+        finally:
+            stop.set()
+    running.result()
+
+
+def test_whatever_a_sink_raises_when_it_is_asked_is_a_failed_attempt(
+    log: Chaos, scripted: Scripted, database_url: str
+) -> None:
+    log.publish(50)
+    scripted.unready, scripted.unseen = list(FAULTS), list(FAULTS)
+    relay = Relay(database_url, SUBSCRIPTION, scripted, backoff=FAST, idle_seconds=0.01)
+    _run(relay, log, 50)
+    assert (relay.stats.events, relay.stats.failures) == (50, 8)
+    assert_exact(log)
+    log.publish(50)
+    scripted.unready, scripted.unseen = list(FAULTS), list(FAULTS)
+    result = Relay(database_url, SUBSCRIPTION, scripted, backoff=FAST).run_for(30)
+    # The micro-batch asks once before its first turn, which counts what it meets.
+    assert (result.events, result.drained, result.failures) == (50, True, 7)
+    assert_exact(log)
+
+
+def test_without_the_guard_a_fault_of_the_sink_ends_the_relay(
+    log: Chaos, scripted: Scripted, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the relay counts only what is a Penstock error."""
+    monkeypatch.setattr(relay_module, "_asked", lambda _: nullcontext())
+    log.publish(2)
+    scripted.unseen = [ValueError("a fault of the sink")]
+    with pytest.raises(ValueError, match="a fault of the sink"):
+        _run(Relay(database_url, SUBSCRIPTION, scripted, backoff=FAST), log, 2)
+    assert log.done() == 0
+
+
+def test_a_sink_that_is_set_up_wrong_ends_a_relay_that_has_proven_nothing(
+    log: Chaos, scripted: Scripted, database_url: str
+) -> None:
+    """Later it is an attempt, so that the other partitions go on: a resize, for example."""
+    log.publish(2)
+    scripted.unready = [SinkMisconfigured("no such place")]
+    relay = Relay(database_url, SUBSCRIPTION, scripted, backoff=FAST, idle_seconds=0.01)
+    with pytest.raises(SinkMisconfigured, match="no such place"):
+        _run(relay, log, 2)
+    assert (scripted.blocks, log.done()) == ([], 0)
+    scripted.unseen = [SinkMisconfigured("a message of another relay")] * 2
+    _run(relay, log, 2)
+    assert (log.done(), relay.stats.failures) == (2, 2)
 
 
 POISON = ("9" * 5_000, "[" * 7_000 + "]" * 7_000)
