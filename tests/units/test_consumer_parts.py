@@ -6,13 +6,15 @@ import asyncio
 import inspect
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any, cast
 
 import pytest
 
 import penstock
+from penstock.consumer.handlers import handler as handlers
 from penstock.consumer.handlers.executors import InlineExecutor
 from penstock.consumer.handlers.handler import handling, has_run
 from penstock.consumer.handlers.options import ConsumerOptions, TopicPartition
@@ -317,3 +319,37 @@ def test_what_has_run_is_let_through() -> None:
     answers: list[Any] = [None, "ok", [], False, len, _Unbound()]
     for answer in answers:
         assert has_run("the handler", answer, is_async=True) is answer
+
+
+def test_what_is_returned_in_a_list_has_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deeper it is not looked for.  Mutant: nor is it there."""
+
+    def generator() -> Iterator[None]:
+        yield
+
+    failed: Future[None] = Future()
+    failed.set_exception(ValueError("in a pool"))
+    unrun = [generator(), map(print, "a"), filter(print, "a"), Future(), failed]
+    for each in unrun:
+        for answer in ([1, each], (each,), {each}):
+            with pytest.raises(InvalidArgument, match=f"a {type(answer).__name__} with a "):
+                has_run("the handler", answer, is_async=False)
+        assert has_run("the handler", [[each]], is_async=False)
+    monkeypatch.setattr(handlers, "_SEVERAL", frozenset())
+    assert [has_run("the handler", [each], is_async=False) for each in unrun]
+
+
+def test_what_a_handler_has_waited_for_it_may_return() -> None:
+    """Tasks and futures that are done, a coroutine that was awaited, a generator at its end."""
+
+    async def work() -> None: ...
+
+    async def scenario() -> None:
+        coroutine, task, generator = work(), asyncio.create_task(work()), (each for each in "a")
+        await coroutine
+        done: Future[None] = Future()
+        done.set_result(None)
+        answer = [coroutine, *(await asyncio.wait([task]))[0], done, generator, *generator]
+        assert has_run("the handler", answer, is_async=True) is answer
+
+    asyncio.run(scenario())

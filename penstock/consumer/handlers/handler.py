@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import functools
 import inspect
@@ -14,8 +15,13 @@ from penstock.consumer.handlers.options import ConsumerOptions, Handler, Middlew
 from penstock.errors import InvalidArgument
 from penstock.topics import validation
 
+#: What calls a function only when somebody iterates over it. Other iterators, such as a cursor of
+#: the database, have done their work.
+_LAZY = (map, filter)
+_ITERATED = (Generator, AsyncGenerator, *_LAZY)
 #: What a function returns that has only begun, or failed without an error that anybody saw.
-_TO_BE_RUN = (Awaitable, Generator, AsyncGenerator, concurrent.futures.Future)
+_TO_BE_RUN = (Awaitable, concurrent.futures.Future, *_ITERATED)
+_SEVERAL = frozenset({list, tuple, set})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +81,56 @@ def _checked(what: str, given: Callable[..., Any], *call_next: Handler, is_async
 
 
 def has_run(what: str, answer: Any, *, is_async: bool) -> Any:
-    """The answer; InvalidArgument when it still has to be run, because then nothing is done yet."""
+    """The answer; InvalidArgument when it still has to be run, because then nothing is done yet.
+
+    It is also looked for in a list, a tuple or a set, but not deeper.
+    """
     kind = type(answer)  # what a proxy stands for is not touched
-    if answer is None or not issubclass(kind, _TO_BE_RUN):
+    if answer is None or not (kind in _SEVERAL or issubclass(kind, _TO_BE_RUN)):
         return answer
-    if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
-        answer.close()  # else Python warns that nobody awaited it
-    if issubclass(kind, (Generator, AsyncGenerator)):
-        raise InvalidArgument(
-            f"{what} returned a generator, which nobody iterates",
+    found = _unfinished(answer) if kind in _SEVERAL else [answer]
+    if not found:
+        return answer
+    for each in found:
+        if inspect.iscoroutine(each) and inspect.getcoroutinestate(each) == inspect.CORO_CREATED:
+            each.close()  # else Python warns that nobody awaited it
+    inside = f"{kind.__name__} with a " if kind in _SEVERAL else ""
+    raise _not_run(f"{what} returned a {inside}", type(found[0]), is_async=is_async)
+
+
+def _unfinished(answers: Iterable[Any]) -> list[Any]:
+    """Those that still have to be run.  A handler may return the tasks that it has waited for."""
+    kinds = {kind for kind in set(map(type, answers)) if issubclass(kind, _TO_BE_RUN)}
+    if not kinds:  # no answer is looked at one by one
+        return []
+    return [each for each in answers if type(each) in kinds and not _is_finished(each)]
+
+
+def _is_finished(answer: Any) -> bool:
+    """Whether it has run to its end without an error."""
+    if inspect.iscoroutine(answer):
+        return inspect.getcoroutinestate(answer) == inspect.CORO_CLOSED
+    if inspect.isgenerator(answer):
+        return inspect.getgeneratorstate(answer) == inspect.GEN_CLOSED
+    if isinstance(answer, (asyncio.Future, concurrent.futures.Future)):
+        return answer.done() and not answer.cancelled() and answer.exception() is None
+    return False
+
+
+def _not_run(returned: str, kind: type, *, is_async: bool) -> InvalidArgument:
+    if issubclass(kind, _ITERATED):
+        lazy = kind.__name__ if kind in _LAZY else "generator"
+        return InvalidArgument(
+            f"{returned}{lazy}, which nobody iterates",
             hint="loop over it in the function, or write the function without yield",
         )
     if not issubclass(kind, Awaitable):
-        raise InvalidArgument(
-            f"{what} returned a future, for which nobody waits",
+        return InvalidArgument(
+            f"{returned}future, for which nobody waits",
             hint="call its result() in the function",
         )
-    raise InvalidArgument(
-        f"{what} returned a {kind.__name__}, which nobody awaits",
+    return InvalidArgument(
+        f"{returned}{kind.__name__}, which nobody awaits",
         hint="await it in the function, such as `return await call_next(event)`"
         if is_async
         else "write the function as `async def` and await it, or call asyncio.run in it",

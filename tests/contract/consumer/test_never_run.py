@@ -104,7 +104,8 @@ def test_what_an_async_handler_returns_is_awaited_or_no_success(
     work = Work()
     given = [
         work.coroutine, work.generator, work.async_generator, work.future, _task,
-        lambda _: Later(),
+        lambda _: Later(), lambda event: [None, work.coroutine(event)],
+        lambda event: map(work.ran.append, [event]),
     ]  # fmt: skip
     said = _failures(db, kind, len(given), _by_turns(given, is_async=True))
     wanted = [
@@ -114,13 +115,15 @@ def test_what_an_async_handler_returns_is_awaited_or_no_success(
         "the handler returned a future, for which nobody waits",
         "Future, which nobody awaits",
         "the handler returned a Later, which nobody awaits",
+        "the handler returned a list with a coroutine, which nobody awaits",
+        "the handler returned a map, which nobody iterates",
     ]
     assert len(said) == len(wanted), said
     for text, expected in zip(said, wanted, strict=True):
         assert "InvalidArgument" in text and expected in text
     assert "await it" in said[0] and "without yield" in said[1] and "result()" in said[3]
     assert not work.ran
-    assert inspect.getcoroutinestate(work.coroutines[0]) == inspect.CORO_CLOSED
+    assert {inspect.getcoroutinestate(each) for each in work.coroutines} == {inspect.CORO_CLOSED}
 
 
 @KINDS
