@@ -29,7 +29,7 @@ def _canary(catalogue: Catalogue) -> dg.AssetsDefinition:
         kinds={catalogue.kind},
         check_specs=[dg.AssetCheckSpec(END_TO_END.name, asset=key, description=END_TO_END.about)],
         metadata={"penstock/topic": topic, **code_of(_canary)},
-        description=f"One event goes through **{topic}**: it is published, sequenced, and consumed "
+        description=f"One event goes through {topic}: it is published, sequenced, and consumed "
         "by the subscription `canary`, as events of applications are. Each part is measured.",
     )
     @of_database(catalogue.database)

@@ -78,7 +78,7 @@ def _sealed(topic: str, catalogue: Catalogue) -> dg.AssetSpec:
         kinds={catalogue.kind},
         freshness_policy=common.freshness(catalogue.policies.of_topic(topic)),
         description=catalogue.about(
-            f"The log epochs of **{topic}**: ranges of one partition that are archived and removed "
+            f"The log epochs of {topic}: ranges of one partition that are archived and removed "
             "as one, with count and checksum. A partition here is the hour in which they were "
             "sealed. The job `seal` cuts them, and the sensor `sealed` reports what the database "
             "has. While nothing is published there is nothing to seal, and it is not fresh.",
@@ -179,7 +179,7 @@ def _archive(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
             kinds={"spark", "deltalake"},
             check_specs=[_copies_verified(key)],
             description=catalogue.about(
-                f"**{topic}** in Delta on {', '.join(policy.archive)}, by the hour of sealing: "
+                f"{topic} in Delta on {', '.join(policy.archive)}, by the hour of sealing: "
                 "Spark writes each log epoch, reads it back, and records a copy only if count and "
                 "checksum are the seal's. A log epoch that cannot be copied stops no other. In an "
                 "hour that was archived before, what is damaged or gone is made again.",

@@ -40,7 +40,7 @@ from resources.targets import ArchiveTargetResource
 BEGIN = "begin_here"
 _DRIFT_COLUMNS = ("of", "setting", "the file says", "the database has", "set by")
 START = """
-**There is no topic yet.** Create one and publish to it:
+There is no topic yet. Create one and publish to it:
 
 ```
 penstock topic create shop/orders --partitions 4 --create-namespaces

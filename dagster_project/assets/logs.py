@@ -70,7 +70,7 @@ def _logs(catalogue: Catalogue) -> Any:
             catalogue.key(topic, "log"),
             kinds={catalogue.kind},
             description=catalogue.about(
-                f"The events of **{topic}** as applications publish them, each in its own "
+                f"The events of {topic} as applications publish them, each in its own "
                 "transaction. The sensor `backlog` observes how far it reaches and what of it is "
                 "still in the database.",
             ),
@@ -168,7 +168,7 @@ def _specs(catalogue: Catalogue) -> list[dg.AssetSpec]:
                 skippable=True,
                 kinds={catalogue.kind},
                 description=catalogue.about(
-                    f"**{topic}** up to its high watermark: every event below it has its "
+                    f"{topic} up to its high watermark: every event below it has its "
                     "sequence, without a gap, for ever. The sensor `backlog` reports it while a "
                     "daemon does the work.",
                 ),

@@ -62,7 +62,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         group_name=options["group_name"],
         owners=options["owners"],
         metadata={**options["metadata"], "penstock/relay": relay.name},
-        description=f"Carries **{relay.topic}** to `{kind}` as subscription "
+        description=f"Carries {relay.topic} to `{kind}` as subscription "
         f"`{relay.subscription}`, in recorded blocks. While a daemon holds the leases this finds "
         "nothing to do.",
     )

@@ -50,7 +50,7 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
         check_specs=[_guarded_drop(key)],
         config_schema=duties.config(),
         description=catalogue.about(
-            f"Removes from the database the log epochs of **{topic}** that are sealed, passed by "
+            f"Removes from the database the log epochs of {topic} that are sealed, passed by "
             f"every subscription, older than {wanted.minimum_age_seconds} s, and {copies}. "
             "It removes nothing when one copy is damaged, nor while the database follows another "
             "policy than the file.",

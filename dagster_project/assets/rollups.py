@@ -58,7 +58,7 @@ def _rollup(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
             kinds={"deltalake"},
             check_specs=[_rows_unchanged(key)],
             description=catalogue.about(
-                f"The archive of **{topic}** by the closed day of sealing: its small files are "
+                f"The archive of {topic} by the closed day of sealing: its small files are "
                 "written again as files of some 128 MB. They are read back and compared with the "
                 "seals before they take the place of the small ones.",
             ),
