@@ -12,6 +12,10 @@ READY := .penstock/venv/.complete
 CODE := penstock ops consumers resources dagster_project tools tests benchmarks
 FOLDERS = $(wildcard $(CODE))
 
+# Compiled code is kept, whatever the environment says: the tests are compiled in three processes, and the programs that
+# they start, some hundreds, compile what they import.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Caches go where everything else goes that a run leaves.
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.penstock/cache/hypothesis
 

@@ -21,6 +21,9 @@ from tests.kit.log import wait_until
 from tests.kit.queue import QUEUE, filled as filled_queue, rows
 from tests.kit.stream import SUBSCRIPTION, filled, retry, running, stored
 
+#: An answer is looked at before anything is said to the database.
+pytestmark = pytest.mark.long_on("mysql", "mariadb")
+
 KINDS = pytest.mark.parametrize("kind", ["queue", "stream"])
 
 

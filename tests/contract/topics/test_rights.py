@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -50,7 +50,7 @@ def mysql_tenants(mysql_db: MySQLDatabase) -> Iterator[Tenants]:
         yield found
 
 
-def _routines(db: ContractDatabase) -> dict[str, str]:
+def _routines(db: ContractDatabase) -> Mapping[str, str]:
     """The body of every function, or procedure, by name."""
     if db.engine != "postgres":
         return databases.routines()
@@ -75,7 +75,7 @@ def test_every_function_is_in_the_matrix_or_another_ones_helper(db: ContractData
     assert unknown - {"crc32"} == set()
 
 
-def _callable(own: Any, names: dict[str, str]) -> set[str]:
+def _callable(own: Any, names: Mapping[str, str]) -> set[str]:
     """What the login may call, found out by calling it, without arguments."""
     found = set()
     for name, body in sorted(names.items()):
