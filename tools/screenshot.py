@@ -123,7 +123,8 @@ PICTURES = {
     "asset": Picture(lambda _: f"{TOPIC}archive?view=overview", (1600, 1300)),
     "check": Picture(lambda _: f"{TOPIC}sequenced?view=checks&checkDetail=consumer_lag"),
     "health": Picture(lambda _: "/assets/penstock/health?view=overview", (1600, 1300)),
-    "backfill": Picture(backfill),
+    # So wide that the names of assets are whole.
+    "backfill": Picture(backfill, (2000, 800)),
     "jobs": Picture(lambda _: "/jobs"),
     "sensors": Picture(lambda _: "/automation", (1500, 1300)),
 }
