@@ -85,14 +85,7 @@ class Relay(Rounds):
         """Make a relay. Below the low sequence it reads the ``archive`` targets."""
         keeper = keeper_for(url, subscription, consumer_id=consumer_id, weight=weight)
         self.keeper = keeper
-        self._held = HeldLeases(keeper)
-        super().__init__(
-            keeper.url,
-            subscription,
-            keeper.consumer,
-            idle_seconds=idle_seconds,
-            setting=self._held,
-        )
+        super().__init__(HeldLeases(keeper), idle_seconds=idle_seconds)
         self.sink = sink
         self.dead_letters = 0
         self._backoff = backoff
@@ -142,14 +135,7 @@ class Relay(Rounds):
             stats.last_error,
         )
 
-    def turn(self, connection: Connection) -> int:
-        """One round, and then give back the leases that are asked back: none has events in hand."""
-        self.stats.last_round = time.monotonic()
-        done = self._round(connection)
-        self._held.give_back_asked(connection)
-        return done
-
-    def _round(self, connection: Connection) -> int:
+    def round(self, connection: Connection) -> int:
         """Relay one block of each held partition.  Returns how many events are finished."""
         done = 0
         for lease in self.keeper.active():

@@ -6,7 +6,6 @@ import shlex
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -50,14 +49,7 @@ class _Printer(Rounds):
     ) -> None:
         keeper = keeper_for(None, subscription, consumer_id=consumer_id, topics=topics)
         self.keeper = keeper
-        self._held = HeldLeases(keeper)
-        super().__init__(
-            keeper.url,
-            subscription,
-            keeper.consumer,
-            idle_seconds=_IDLE_SECONDS,
-            setting=self._held,
-        )
+        super().__init__(HeldLeases(keeper), idle_seconds=_IDLE_SECONDS)
         self._poll: Poll = keeper.poll
         if targets:
             self._poll = ColdReads(subscription, keeper.poll, targets).poll
@@ -72,14 +64,7 @@ class _Printer(Rounds):
             while not self.stop.is_set() and self.turn(connection):
                 pass
 
-    def turn(self, connection: Connection) -> int:
-        """One round, and then give back the leases that are asked back: none has events in hand."""
-        self.stats.last_round = time.monotonic()
-        done = self._round(connection)
-        self._held.give_back_asked(connection)
-        return done
-
-    def _round(self, connection: Connection) -> int:
+    def round(self, connection: Connection) -> int:
         """One poll.  Returns how many events were written."""
         before = self.stats.events
         ready = self.keeper.active()

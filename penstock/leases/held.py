@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,14 @@ from penstock.records import Lease
 
 if TYPE_CHECKING:
     from penstock.database import Connection
+    from penstock.leases.loop import Free
 
 
 class HeldLeases(LoopSetting):
     """A keeper, as a loop uses it."""
 
     def __init__(self, keeper: Keeper) -> None:
+        super().__init__(keeper.url, keeper.subscription, keeper.consumer)
         self._keeper = keeper
 
     def whole_run(self) -> AbstractContextManager[object]:
@@ -58,12 +60,8 @@ class HeldLeases(LoopSetting):
             "heartbeat_age_seconds": time.monotonic() - self._keeper.last_success,
         }
 
-    def give_back_asked(
-        self,
-        connection: Connection,
-        free: Callable[[Connection, list[Lease]], list[Lease]] = lambda _, asked: asked,
-    ) -> None:
-        """Give back the leases that are asked back.  ``free``: those of them that can go now."""
+    def after_round(self, connection: Connection, free: Free) -> None:
+        """Give back the leases that are asked back."""
         asked = [lease for lease in self._keeper.leases() if lease.state == "RELEASING"]
         if asked:
             self.release(connection, free(connection, asked))

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -27,9 +27,14 @@ from penstock.errors import (
     StaleLease,
     error_text,
 )
+from penstock.leases.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from penstock.database import Connection
+    from penstock.records import Lease
+
+    #: Of the leases that are asked back: those that can be given back now.
+    Free = Callable[[Connection, list[Lease]], list[Lease]]
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +81,12 @@ class LoopStats:
 
 
 class LoopSetting:
-    """What a loop looks after beside its rounds.  Here: nothing."""
+    """What a loop looks after beside its rounds.  Here: nothing.  ``name`` is said in the log."""
+
+    def __init__(self, url: str, subscription: str, name: str) -> None:
+        self.url = url
+        self.subscription = subscription
+        self.name = name
 
     def whole_run(self) -> AbstractContextManager[object]:
         """A context for the whole run of the loop."""
@@ -99,28 +109,23 @@ class LoopSetting:
     def heard(self, notices: Sequence[str]) -> None:
         """The database says that these partitions have grown."""
 
+    def after_round(self, connection: Connection, free: Free) -> None:
+        """Between two rounds: leases can be given back.  ``free``: those of them that can go."""
+
     def gauges(self) -> dict[str, float]:
         """What the loop has in hand, by metric name."""
         return {}
 
 
 class Rounds(ABC):
-    """Works round by round until told to stop.  ``name`` is said in the log."""
+    """Works round by round until told to stop."""
 
-    def __init__(
-        self,
-        url: str,
-        subscription: str,
-        name: str,
-        *,
-        idle_seconds: float,
-        setting: LoopSetting | None = None,
-    ) -> None:
-        self._url = url
-        self._subscription = subscription
-        self._name = name
+    def __init__(self, setting: LoopSetting, *, idle_seconds: float) -> None:
+        self.url = setting.url
+        self._subscription = setting.subscription
+        self._name = name = setting.name
         self._idle_seconds = idle_seconds
-        self._setting = setting or LoopSetting()
+        self._setting = setting
         self._stop: threading.Event | None = None
         self._outages = 0
         self._listener: work.Listener | None = None
@@ -133,11 +138,29 @@ class Rounds(ABC):
         return self._stop is not None and self._stop.is_set()
 
     @abstractmethod
-    def turn(self, connection: Connection) -> int:
+    def round(self, connection: Connection) -> int:
         """One round.  Returns how much was done: after nothing, the loop rests."""
 
-    def run(self, stop: threading.Event) -> None:
-        """Work until ``stop`` is set.  The events in hand are finished and committed first."""
+    def let_go(self, connection: Connection, asked: list[Lease]) -> list[Lease]:
+        """Those of these leases that have nothing in hand, now or after what this does."""
+        return asked
+
+    def turn(self, connection: Connection) -> int:
+        """One round, and then give back the leases that are asked back and have nothing in hand."""
+        self.stats.last_round = time.monotonic()
+        done = self.round(connection)
+        self._setting.after_round(connection, self.let_go)
+        return done
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Work until ``stop`` is set.  The events in hand are finished and committed first.
+
+        Without ``stop``, SIGINT (Ctrl-C) and SIGTERM end it in the same way, in the main thread.
+        """
+        with stopped_by_signals(stop) as asked:
+            self._run(asked)
+
+    def _run(self, stop: threading.Event) -> None:
         self._stop = stop
         with ExitStack() as whole:
             if not self._entered(whole, stop):
@@ -202,7 +225,7 @@ class Rounds(ABC):
 
     def open_for_handlers(self) -> Connection:
         """A connection that the loop does not wait for: a handler's call may take longer."""
-        return database.connect(self._url, application_name=self.application_name)
+        return database.connect(self.url, application_name=self.application_name)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

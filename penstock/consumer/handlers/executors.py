@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from penstock.consumer.handlers.failures import HandlerTimedOut
 from penstock.consumer.handlers.handler import Handling
 from penstock.consumer.handlers.working import Connections
 from penstock.database import sessions
@@ -23,11 +24,16 @@ from penstock.database.wake import Wake
 from penstock.errors import InvalidArgument, is_interruption
 
 if TYPE_CHECKING:
+    import asyncio
+
     from penstock.database import Connection
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
+
+#: How soon to look again at why a handler takes too long.
+HANGING_LOOK_SECONDS = 0.05
 
 
 class Handed(Protocol):
@@ -106,10 +112,13 @@ class Executor(ABC, Generic[U, B]):
         clock: Clock,
         slice_seconds: float,
         stopping: Callable[[], bool],
+        handler_seconds: float | None = None,
         supply: Supply[U] | None = None,
     ) -> None:
         self.handling = handling
         self.count = count
+        #: How long a unit may be under way until it is abandoned.
+        self.overdue_seconds = handler_seconds
         self._mailbox: queue.SimpleQueue[Outcome[U, B]] = queue.SimpleQueue()
         self.under_way: list[U] = []
         self._deliver = deliver
@@ -145,6 +154,30 @@ class Executor(ABC, Generic[U, B]):
                     self.under_way.remove(outcome.unit)
                     came.append(outcome)
         return came
+
+    def give_up_overdue(self) -> list[U]:
+        """Abandon the units whose handlers hang, and return them.  No thread can be ended."""
+        if self.overdue_seconds is None:
+            return []
+        latest = self._clock() - self.overdue_seconds
+        overdue = [unit for unit in self.under_way if unit.began < latest]
+        return [unit for unit in self.hanging(overdue) if self.abandon(unit)]
+
+    def overdue_error(self) -> HandlerTimedOut:
+        """What became of a unit that was abandoned."""
+        return HandlerTimedOut(f"the handler is at it for more than {self.overdue_seconds} s")
+
+    def next_limits(self, now: float) -> list[float]:
+        """When to look at the units under way."""
+        if self.overdue_seconds is None:
+            return []
+        limits = [unit.began + self.overdue_seconds for unit in self.under_way]
+        return [each if each > now else now + HANGING_LOOK_SECONDS for each in limits]
+
+    def wait(self, most_seconds: float) -> None:
+        """Wait until an outcome has come, or something else wakes the consumer."""
+        self.wake.wait(most_seconds)
+        self.wake.clear()
 
     def hanging(self, overdue: list[U]) -> list[U]:
         """Of the units that take too long, those that cause it themselves."""
@@ -195,6 +228,10 @@ class Executor(ABC, Generic[U, B]):
         raise InvalidArgument(
             "this consumer's handler is not async", hint="use `with`, not `async with`"
         )
+
+    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the handlers on this event loop, where they are coroutines."""
+        raise InvalidArgument("the handler is not async", hint="write it as `async def`")
 
     def tell(self, callback: Callable[[Any], Any], said: Any) -> None:
         """Call a function of the application, and wait for it."""

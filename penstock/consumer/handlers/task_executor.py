@@ -50,6 +50,8 @@ class TaskExecutor(Executor[U, B]):
         **options: Any,
     ) -> None:
         super().__init__(*given, **options)
+        if handler_seconds is not None:
+            self.overdue_seconds = handler_seconds * BLOCKED_LOOP_FACTOR
         self.loop: asyncio.AbstractEventLoop | None = None
         self._url = url
         self._application_name = application_name
@@ -70,6 +72,10 @@ class TaskExecutor(Executor[U, B]):
             "a handler that is a coroutine must not wait for the database in the event loop",
             hint="use `async with`, or `commit_async` on a connection of your own",
         )
+
+    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the handlers on this event loop, not on one of its own."""
+        self.loop = loop
 
     def _open(self) -> None:
         """Start an event loop where none was given."""

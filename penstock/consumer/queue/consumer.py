@@ -6,22 +6,19 @@ threads, or as tasks of an event loop, so the loop extends the claims of handler
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import random
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.consumer.handlers.executors import Executor, Outcome, ThreadExecutor
+from penstock.consumer.handlers.choosing import executor_for
+from penstock.consumer.handlers.executors import Executor, Outcome
 from penstock.consumer.handlers.failures import HandlerFailed, HandlerTimedOut
-from penstock.consumer.handlers.handler import Handling, is_coroutine_function, wrapped
+from penstock.consumer.handlers.handler import is_coroutine_function, wrapped
 from penstock.consumer.handlers.options import taking
-from penstock.consumer.handlers.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
 from penstock.consumer.handlers.working import Connections
 from penstock.consumer.queue.backlog import Backlog
 from penstock.consumer.queue.delivery import DeliveryWork, HeldDelivery, record, record_async
@@ -30,8 +27,7 @@ from penstock.consumer.queue.settling import Settler
 from penstock.database import config
 from penstock.errors import StaleReceipt, SubscriptionNotFound
 from penstock.leases.keeper import consumer_id
-from penstock.leases.loop import Rounds
-from penstock.leases.signals import stopped_by_signals
+from penstock.leases.loop import LoopSetting, Rounds
 from penstock.subscriptions import queue
 
 if TYPE_CHECKING:
@@ -55,8 +51,6 @@ SUSPECT_DELIVERIES = 2
 TOGETHER_SECONDS = 0.005
 #: The first pause after a look that found nothing; each one is twice as long.
 FIRST_PAUSE_SECONDS = 0.01
-#: How soon to look again at why a handler takes too long.
-HANGING_LOOK_SECONDS = 0.05
 #: The weight of a new measurement in the mean time of a handler.
 _WEIGHT = 0.2
 
@@ -75,23 +69,27 @@ class QueueConsumer(Rounds):
         is_async = is_coroutine_function(options.handler, "the handler")
         middleware = (*options.middleware, record_async if is_async else record)
         handled = wrapped(subscription, options.handler, middleware)
-        super().__init__(
-            url or config.database_url(),
-            subscription,
-            consumer_id(),
-            idle_seconds=options.idle_seconds,
-        )
+        setting = LoopSetting(url or config.database_url(), subscription, consumer_id())
+        super().__init__(setting, idle_seconds=options.idle_seconds)
         self.is_async = is_async
         self._options = options
         self._clock = options.clock
         self._visibility = options.visibility_seconds or 1.0
         self._together_seconds = options.acknowledge_every_seconds or 0.0
-        self._overdue_seconds = options.handler_seconds
-        if options.handler_seconds is not None and is_async:
-            self._overdue_seconds = options.handler_seconds * BLOCKED_LOOP_FACTOR
         together = options.acknowledge_every_events
         self.backlog = Backlog(options.clock, together=together)
-        self.executor = self._new_executor(handled)
+        # Not the loop's own thread, which extends claims.
+        self.executor: Executor[HeldDelivery, DeliveryWork] = executor_for(
+            self,
+            handled,
+            options.concurrency,
+            handler_seconds=options.handler_seconds,
+            may_be_inline=False,
+            deliver=self._deliver,
+            clock=options.clock,
+            slice_seconds=0.0,
+            supply=self.backlog,
+        )
         self.settler = Settler(subscription, self.stats, options.clock, together=together)
         self._pause = FIRST_PAUSE_SECONDS
         #: How long a handler takes in the mean; None before the first has ended.
@@ -104,14 +102,6 @@ class QueueConsumer(Rounds):
         """A consumer with existing options."""
         return cls(url, subscription, **options.given())
 
-    def run(self, stop: threading.Event | None = None) -> None:
-        """Work until ``stop`` is set.  The handlers under way end first; the rest is given back.
-
-        Without ``stop``, SIGINT (Ctrl-C) and SIGTERM end it in the same way, in the main thread.
-        """
-        with stopped_by_signals(stop) as asked:
-            super().run(asked)
-
     def run_until_idle(self) -> int:
         """Handle the events that are there now.  Returns how many are finished.
 
@@ -121,7 +111,7 @@ class QueueConsumer(Rounds):
         with self.at_work(), self.open() as connection, self.session(connection):
             while self.turn(connection) or self._in_hand:
                 if self.executor.under_way:
-                    self._wait_for_outcomes()
+                    self.executor.wait(self.longest_rest())
         if self.stats.failures > failures:
             raise HandlerFailed(
                 f"a handler failed: {self.stats.last_error}",
@@ -129,20 +119,14 @@ class QueueConsumer(Rounds):
             )
         return self.stats.events - before
 
-    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run the handlers on this event loop, not on one that the consumer makes."""
-        assert isinstance(self.executor, TaskExecutor)
-        self.executor.loop = loop
-
     def gauges(self) -> dict[str, float]:
         """How many events it has in hand."""
         return {"queue_in_hand": float(self._in_hand)}
 
     # -- one round ------------------------------------------------------------------------------
 
-    def turn(self, connection: Connection) -> int:
+    def round(self, connection: Connection) -> int:
         """Hand over, settle, extend, receive.  Returns 0 when there is nothing more to do now."""
-        self.stats.last_round = time.monotonic()
         self._collect()
         self._hand_over()
         is_first = self._receives_first()
@@ -175,7 +159,7 @@ class QueueConsumer(Rounds):
         if self._room() > 0:
             super().rest()
         else:
-            self._wait_for_outcomes()
+            self.executor.wait(self.longest_rest())
 
     def longest_rest(self) -> float:
         """Until the next look, or until a claim or a handler needs something."""
@@ -186,9 +170,7 @@ class QueueConsumer(Rounds):
         share = self._visibility * EXTEND_SHARE
         due += [self.settler.due_at, self.backlog.late_at()]
         due += [each.until - share for each in self.executor.under_way]
-        if self._overdue_seconds is not None:
-            limits = [each.began + self._overdue_seconds for each in self.executor.under_way]
-            due += [each if each > now else now + HANGING_LOOK_SECONDS for each in limits]
+        due += self.executor.next_limits(now)
         return max(0.001, min(due) - now)
 
     @property
@@ -358,19 +340,14 @@ class QueueConsumer(Rounds):
     # -- handlers that take too long ------------------------------------------------------------
 
     def _give_up_overdue(self, connection: Connection) -> None:
-        """Reject the event of each handler that hangs.  Its thread cannot be ended.
+        """Reject the event of each handler that hangs.
 
         The event that such a handler has in a transaction is locked, and nobody waits for that: it
         comes again when its time is over, if the transaction does not finish it.
         """
-        if self._overdue_seconds is None:
-            return
-        latest = self._clock() - self._overdue_seconds
-        overdue = [unit for unit in self.executor.under_way if unit.began < latest]
-        error = HandlerTimedOut(f"the handler is at it for more than {self._overdue_seconds} s")
-        for unit in self.executor.hanging(overdue):
-            if self.executor.abandon(unit):
-                self._give_up(unit, self._claim(unit), error)
+        error = self.executor.overdue_error()
+        for unit in self.executor.give_up_overdue():
+            self._give_up(unit, self._claim(unit), error)
         for unit in self.executor.stranded():
             self._give_up(unit, self._claim(unit, disturbed=True), error)
 
@@ -403,7 +380,7 @@ class QueueConsumer(Rounds):
             self._settle(connection)
             self._keep_claims(connection)
             self._give_up_overdue(connection)
-            self._wait_for_outcomes()
+            self.executor.wait(self.longest_rest())
             self._collect()
         self._settle(connection)
 
@@ -424,31 +401,6 @@ class QueueConsumer(Rounds):
         if options.acknowledge_every_seconds is None:
             self._together_seconds = 0.0 if is_ordered else TOGETHER_SECONDS
         self.backlog.spare_seconds = self._visibility * EXTEND_SHARE
-
-    def _wait_for_outcomes(self) -> None:
-        self.executor.wake.wait(self.longest_rest())
-        self.executor.wake.clear()
-
-    def _new_executor(self, handled: Handling) -> Executor[HeldDelivery, DeliveryWork]:
-        """Who runs the handlers: tasks, or threads; never the loop, which extends claims."""
-        count = self._options.concurrency
-        common: dict[str, Any] = {
-            "deliver": self._deliver,
-            "clock": self._clock,
-            "slice_seconds": 0.0,
-            "stopping": self.is_stopping,
-            "supply": self.backlog,
-        }
-        if handled.is_async:
-            return TaskExecutor(
-                handled,
-                count,
-                url=self._url,
-                application_name=self.application_name,
-                handler_seconds=self._options.handler_seconds,
-                **common,
-            )
-        return ThreadExecutor(handled, count, connect=self.open_for_handlers, **common)
 
     def _deliver(self, unit: HeldDelivery, connections: Connections) -> DeliveryWork:
         return DeliveryWork(unit, self._subscription, self._visibility, connections)

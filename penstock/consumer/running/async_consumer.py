@@ -58,7 +58,7 @@ class _OnLoop:
     async def _in_thread(self, work: Callable[[], T], ask_to_end: Callable[[], object]) -> T:
         """Run in a separate thread: the threads of asyncio.to_thread belong to the application."""
         loop = asyncio.get_running_loop()
-        self._consumer.use_loop(loop)
+        self._consumer.executor.use_loop(loop)
         done: asyncio.Future[T] = loop.create_future()
 
         def answer(method: Callable[[Any], None], value: Any) -> None:

@@ -8,24 +8,21 @@ outcomes back.
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.consumer.handlers.executors import Executor, InlineExecutor, Outcome, ThreadExecutor
+from penstock.consumer.handlers.choosing import executor_for
+from penstock.consumer.handlers.executors import Executor, InlineExecutor, Outcome
 from penstock.consumer.handlers.failures import (
     HandlerFailed,
     HandlerRolledBack,
     HandlerTimedOut,
     OutlivedLease,
 )
-from penstock.consumer.handlers.handler import Handling, handling
+from penstock.consumer.handlers.handler import handling
 from penstock.consumer.handlers.options import ConsumerOptions, TopicPartition, taking
-from penstock.consumer.handlers.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
 from penstock.consumer.handlers.working import Connections
 from penstock.consumer.stream.assignment import PartitionBuffers
 from penstock.consumer.stream.committing import Committer
@@ -38,10 +35,10 @@ from penstock.leases.held import HeldLeases
 from penstock.leases.keeper import Keeper
 from penstock.leases.keepers import keeper_for
 from penstock.leases.loop import ConnectionLost, Rounds
-from penstock.leases.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from penstock.database import Connection
+    from penstock.records import Lease
 
 __all__ = [
     "Batch",
@@ -57,8 +54,6 @@ __all__ = [
 PREFETCH_ROWS = 5_000
 #: In the loop's own thread a commit delays the next events, so one commit covers this many seconds.
 INLINE_COMMIT_SECONDS = 0.01
-#: How soon to look again at why a handler takes too long.
-HANGING_LOOK_SECONDS = 0.05
 
 
 class Consumer(Rounds):
@@ -85,20 +80,20 @@ class Consumer(Rounds):
         )
         self.keeper = keeper
         self._held = HeldLeases(keeper)
-        super().__init__(
-            keeper.url,
-            subscription,
-            keeper.consumer,
-            idle_seconds=options.idle_seconds,
-            setting=self._held,
-        )
+        super().__init__(self._held, idle_seconds=options.idle_seconds)
         self.is_async = handled.is_async
         self._clock = options.clock
         self._slice_seconds = options.commit_every_seconds
-        self._overdue_seconds = options.handler_seconds
-        if options.handler_seconds is not None and self.is_async:
-            self._overdue_seconds = options.handler_seconds * BLOCKED_LOOP_FACTOR
-        self.executor = self._new_executor(handled, options)
+        self.executor: Executor[Unit, Batch] = executor_for(
+            self,
+            handled,
+            options.concurrency,
+            handler_seconds=options.handler_seconds,
+            may_be_inline=True,
+            deliver=functools.partial(_delivered, keeper, not options.by_key),
+            clock=options.clock,
+            slice_seconds=options.commit_every_seconds,
+        )
         is_inline = isinstance(self.executor, InlineExecutor)
         self.assignment = PartitionBuffers(keeper, self.stats, self.executor, options)
         self.reader = Reader(
@@ -130,14 +125,6 @@ class Consumer(Rounds):
         """A consumer with an existing ConsumerOptions."""
         return cls(url, subscription, **options.given())
 
-    def run(self, stop: threading.Event | None = None) -> None:
-        """Work until ``stop`` is set.  The events in hand are finished and committed first.
-
-        Without ``stop``, SIGINT (Ctrl-C) and SIGTERM end it in the same way, in the main thread.
-        """
-        with stopped_by_signals(stop) as asked:
-            super().run(asked)
-
     def run_until_idle(self) -> int:
         """Handle the events that are there now.  Returns how many were handled.
 
@@ -152,7 +139,7 @@ class Consumer(Rounds):
         ):
             while self.keeper.leases() and (self.turn(connection) or self.executor.under_way):
                 if self.executor.under_way:
-                    self._wait_for_outcomes()
+                    self.executor.wait(self.longest_rest())
         if self.has_postponed:
             raise HandlerFailed(
                 f"a handler failed: {self.stats.last_error}",
@@ -160,24 +147,12 @@ class Consumer(Rounds):
             )
         return self.stats.events - before
 
-    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run the handlers on this event loop, not on one that the consumer makes."""
-        assert isinstance(self.executor, TaskExecutor)
-        self.executor.loop = loop
-
     @property
     def has_postponed(self) -> bool:
         """Whether an event waits for its next attempt."""
         return bool(self.retrier.failures)
 
     # -- one round ------------------------------------------------------------------------------
-
-    def turn(self, connection: Connection) -> int:
-        """One round, and then give back the leases that are asked back and have nothing in hand."""
-        self.stats.last_round = time.monotonic()
-        done = self.round(connection)
-        self._held.give_back_asked(connection, self.committer.let_go)
-        return done
 
     def round(self, connection: Connection) -> int:
         """Read, hand over, take back, commit.  Returns how much was done."""
@@ -188,6 +163,10 @@ class Consumer(Rounds):
         self._give_up_overdue(connection)
         self.committer.commit_due(connection, idle=not done)
         return done
+
+    def let_go(self, connection: Connection, asked: list[Lease]) -> list[Lease]:
+        """Those that have nothing in hand, after what they have done is committed."""
+        return self.committer.let_go(connection, asked)
 
     def heard(self, notices: Sequence[str]) -> None:
         """The database says that these partitions have grown."""
@@ -289,17 +268,9 @@ class Consumer(Rounds):
     # -- handlers that take too long ------------------------------------------------------------
 
     def _give_up_overdue(self, connection: Connection) -> None:
-        """Give up the lease of each handler that hangs, so that it can commit nothing.
-
-        Its thread cannot be ended.
-        """
-        if self._overdue_seconds is None:
-            return
-        latest = self._clock() - self._overdue_seconds
-        overdue = [unit for unit in self.executor.under_way if unit.began < latest]
-        for unit in self.executor.hanging(overdue):
-            if self.executor.abandon(unit):
-                self._hangs(connection, unit)
+        """Give up the lease of each handler that hangs, so that it can commit nothing."""
+        for unit in self.executor.give_up_overdue():
+            self._hangs(connection, unit)
         for unit in self.executor.stranded():
             self.retrier.put_down(unit)
 
@@ -307,7 +278,7 @@ class Consumer(Rounds):
         each = unit.work
         if each.closed:
             return
-        error = HandlerTimedOut(f"the handler is at it for more than {self._overdue_seconds} s")
+        error = self.executor.overdue_error()
         if unit.letter is not None:
             self.retrier.letter_ended(connection, unit, error, finished=False)
         else:
@@ -349,14 +320,10 @@ class Consumer(Rounds):
     def _drain(self, connection: Connection) -> None:
         """Finish what was begun, and give everything back."""
         while self.executor.under_way:
-            self._wait_for_outcomes()
+            self.executor.wait(self.longest_rest())
             self._settle(connection)
             self._give_up_overdue(connection)
         self.committer.part_with(connection, self.assignment.all())
-
-    def _wait_for_outcomes(self) -> None:
-        self.executor.wake.wait(self.longest_rest())
-        self.executor.wake.clear()
 
     def longest_rest(self) -> float:
         """How long the loop may rest: until the next thing is due.
@@ -365,33 +332,8 @@ class Consumer(Rounds):
         """
         now = self._clock()
         due = [now + self._idle_seconds, *self.assignment.next_due(self.committer.every_seconds)]
-        if self._overdue_seconds is not None:
-            limits = [unit.began + self._overdue_seconds for unit in self.executor.under_way]
-            due += [each if each > now else now + HANGING_LOOK_SECONDS for each in limits]
+        due += self.executor.next_limits(now)
         return max(0.0, min(due) - now)
-
-    def _new_executor(self, handled: Handling, options: ConsumerOptions) -> Executor[Unit, Batch]:
-        """Who runs the handlers: tasks, the loop's own thread, or threads."""
-        keeper = self.keeper
-        common: dict[str, Any] = {
-            "deliver": functools.partial(_delivered, keeper, not options.by_key),
-            "clock": options.clock,
-            "slice_seconds": options.commit_every_seconds,
-            "stopping": self.is_stopping,
-        }
-        if handled.is_async:
-            return TaskExecutor(
-                handled,
-                options.concurrency,
-                url=keeper.url,
-                application_name=self.application_name,
-                handler_seconds=options.handler_seconds,
-                **common,
-            )
-        if options.concurrency == 1 and options.handler_seconds is None:
-            return InlineExecutor(handled, 1, **common)
-        connect = self.open_for_handlers
-        return ThreadExecutor(handled, options.concurrency, connect=connect, **common)
 
 
 def _delivered(keeper: Keeper, in_order: bool, unit: Unit, connections: Connections) -> Batch:

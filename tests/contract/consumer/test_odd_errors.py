@@ -212,7 +212,7 @@ def test_a_task_that_the_application_cancels_before_it_began_comes_again(
                 cancelled.append(task.cancel())
 
         executor._spawn = spawn_and_cancel
-        consumer.use_loop(asyncio.get_running_loop())
+        consumer.executor.use_loop(asyncio.get_running_loop())
         stop = threading.Event()
         thread = threading.Thread(target=consumer.run, args=(stop,), daemon=True)
         thread.start()
