@@ -84,12 +84,16 @@ def connect(
 
 def call(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
     """Run the named statement of ``sql/<dialect>/*.sql`` in the caller's transaction."""
-    return _call(connection, name, binds, raw=False)
+    if timings.observer is None:
+        return _rows(connection, name, binds, raw=False)
+    return _timed(name, _rows, connection, name, binds, raw=False)
 
 
 def call_events(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
     """The same for a statement that returns events, to be decoded by :class:`penstock.Event`."""
-    return _call(connection, name, binds, raw=True)
+    if timings.observer is None:
+        return _rows(connection, name, binds, raw=True)
+    return _timed(name, _rows, connection, name, binds, raw=True)
 
 
 def stream(connection: Any, name: str, /, *, rows_at_once: int, **binds: Any) -> Iterator[Row]:
@@ -99,17 +103,16 @@ def stream(connection: Any, name: str, /, *, rows_at_once: int, **binds: Any) ->
     end, or the iterator was closed.
     """
     dialect = dialects.of_connection(connection)
-    statement = _statement(dialect, name, binds)
-    with typed_errors():
-        yield from dialect.stream(connection, statement.text, dialect.binds(binds), rows_at_once)
-
-
-def _statement(dialect: Dialect, name: str, binds: dict[str, Any]) -> Statement:
     statement = dialect.statement(name)
     if statement.binds != binds.keys():
-        wrong = ", ".join(sorted(statement.binds ^ binds.keys()))
-        raise InvalidArgument(f"the statement {name} and its call differ in: {wrong}")
-    return statement
+        raise _unlike(statement, binds)
+    with typed_errors():
+        yield from dialect.stream(connection, statement.text, binds, rows_at_once)
+
+
+def _unlike(statement: Statement, binds: dict[str, Any]) -> InvalidArgument:
+    wrong = ", ".join(sorted(statement.binds ^ binds.keys()))
+    return InvalidArgument(f"the statement {statement.name} and its call differ in: {wrong}")
 
 
 def prepared(connection: Any, name: str) -> Callable[..., list[Row]]:
@@ -131,10 +134,6 @@ def prepared(connection: Any, name: str) -> Callable[..., list[Row]]:
     return again
 
 
-def _call(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:
-    return _timed(name, _rows, connection, name, binds, raw=raw)
-
-
 def _timed(name: str, run: Callable[..., list[Row]], *given: Any, **how: Any) -> list[Row]:
     observe = timings.observer
     if observe is None or name not in timings.OPERATIONS:
@@ -147,51 +146,50 @@ def _timed(name: str, run: Callable[..., list[Row]], *given: Any, **how: Any) ->
 
 
 def _rows(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:
-    connection = unwrap.unwrapped(connection)
-    dialect = dialects.of_connection(connection)
-    statement = _statement(dialect, name, binds)
+    # A call takes Python about as long as the server, so the usual one runs few functions.
+    dialect = dialects.of_plain(connection.__class__)
+    if dialect is None:
+        connection = unwrap.unwrapped(connection)
+        dialect = dialects.of_connection(connection)
+    statement = dialect.statement(name)
+    if statement.binds != binds.keys():
+        raise _unlike(statement, binds)
     # Asked before the call too: a deadlock ends a transaction of MySQL, the caller's as well.
     is_alone = dialect.is_atomic or dialect.is_alone(connection)
-    for _ in range(1, _TRIES):
+    run, tries = dialect.events if raw else dialect.execute, _TRIES
+    while True:
         try:
-            return _once(dialect, connection, statement, binds, raw=raw)
+            if dialect.is_atomic:
+                return run(connection, statement.text, binds or None)
+            return _atomically(dialect, connection, statement, partial(run, binds=binds or None))
         except Exception as error:
-            if not (is_alone and is_deadlock(error) and dialect.is_alone(connection)):
+            tries -= 1
+            if not (tries and is_alone and is_deadlock(error) and dialect.is_alone(connection)):
+                _raise_typed(dialect, error)
                 raise
         sleep(random.uniform(0, _LONGEST_PAUSE_SECONDS))
-    return _once(dialect, connection, statement, binds, raw=raw)
 
 
-def _once(
-    dialect: Dialect, connection: Any, statement: Statement, binds: dict[str, Any], *, raw: bool
+def _atomically(
+    dialect: Dialect, connection: Any, statement: Statement, run: Callable[..., list[Row]]
 ) -> list[Row]:
-    # Where nothing has to be made atomic there is no context manager: each adds several functions
-    # to a call that takes Python as long as the server.
-    try:
-        if dialect.is_atomic:
-            return _run(dialect, connection, statement, binds, raw=raw)
-        with dialect.atomic(connection, statement), typed_errors():
-            rows = _run(dialect, connection, statement, binds, raw=raw)
-    except PenstockError:
-        raise
-    except Exception as error:
-        translated = _translated(error, config.schema_name()) if dialect.is_atomic else None
-        if translated is not None:
-            raise translated from driver_error(error)
-        said = dialect.out_of_range(error)
-        if said is None:
-            raise
-        raise InvalidArgument(
-            f"a number is out of range: {said}", hint="give a smaller number"
-        ) from driver_error(error)
+    with dialect.atomic(connection, statement), typed_errors():
+        rows = run(connection, statement.text)
     return dialect.answered(rows, statement)
 
 
-def _run(
-    dialect: Dialect, connection: Any, statement: Statement, binds: dict[str, Any], *, raw: bool
-) -> list[Row]:
-    run = dialect.events if raw else dialect.execute
-    return run(connection, statement.text, dialect.binds(binds) if binds else None)
+def _raise_typed(dialect: Dialect, error: Exception) -> None:
+    """Raise the error that stands for a driver's, if there is one."""
+    if isinstance(error, PenstockError):
+        return
+    translated = _translated(error, config.schema_name()) if dialect.is_atomic else None
+    if translated is not None:
+        raise translated from driver_error(error)
+    said = dialect.out_of_range(error)
+    if said is not None:
+        raise InvalidArgument(
+            f"a number is out of range: {said}", hint="give a smaller number"
+        ) from driver_error(error)
 
 
 def execute(
@@ -201,7 +199,7 @@ def execute(
     connection = unwrap.unwrapped(connection)
     dialect = dialects.of_connection(connection)
     with typed_errors():
-        return dialect.execute(connection, sql, dialect.binds(binds) if binds else None)
+        return dialect.execute(connection, sql, dict(binds) if binds else None)
 
 
 @contextmanager

@@ -78,6 +78,7 @@ def statements(dialect: str, schema: str = DEFAULT_SCHEMA) -> dict[str, Statemen
     return found
 
 
+@lru_cache(maxsize=2048)
 def statement(dialect: str, name: str, schema: str = DEFAULT_SCHEMA) -> Statement:
     """One named block."""
     try:

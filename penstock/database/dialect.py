@@ -38,10 +38,6 @@ class Dialect(Protocol):
         """A named statement, for the schema that is set."""
         ...
 
-    def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters as the driver takes them."""
-        ...
-
     def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """Run one statement on any kind of connection; returns all rows."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from penstock.database import config, unwrap
@@ -26,6 +27,7 @@ def register(dialect: Dialect, *, driver: str) -> None:
     _BY_NAME[dialect.name] = dialect
     _BY_DRIVER[driver] = dialect
     unwrap.add_plain_driver(driver)
+    of_plain.cache_clear()
 
 
 def load_drivers() -> None:
@@ -54,11 +56,18 @@ def of_url(url: str) -> Dialect:
     return of_name(config.dialect_of_url(url))
 
 
+@cache
+def of_plain(kind: Any) -> Dialect | None:
+    """The dialect of a class of connections that need no unwrapping; None for all others."""
+    driver = unwrap.plain_class(kind)
+    return None if driver is None else _BY_DRIVER[driver]
+
+
 def of_connection(connection: Any) -> Dialect:
     """The dialect of a connection, by its kind."""
-    driver = unwrap.plain_driver(connection)
-    if driver is not None:
-        return _BY_DRIVER[driver]
+    plain = of_plain(connection.__class__)
+    if plain is not None:
+        return plain
     name = getattr(getattr(connection, "dialect", None), "name", None)  # SQLAlchemy
     name = name or getattr(connection, "vendor", None)  # Django
     is_mysql = name in {"mysql", "mariadb"} or mysql.is_driver(unwrap.driver_connection(connection))

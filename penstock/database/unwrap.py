@@ -26,7 +26,7 @@ _PLAIN = {"psycopg.Connection", "pymysql.connections.Connection"}
 def add_plain_driver(class_name: str) -> None:
     """Take connections of this class, by its full name, as they are."""
     _PLAIN.add(class_name)
-    _plain_class.cache_clear()
+    plain_class.cache_clear()
 
 
 def plain_driver(connection: Any) -> str | None:
@@ -34,11 +34,12 @@ def plain_driver(connection: Any) -> str | None:
 
     It looks at ``__class__``, which a tracer's wrapper takes from the connection inside it.
     """
-    return _plain_class(connection.__class__)
+    return plain_class(connection.__class__)
 
 
 @cache
-def _plain_class(kind: Any) -> str | None:
+def plain_class(kind: Any) -> str | None:
+    """The same for the class."""
     for each in kind.__mro__:
         name = f"{each.__module__}.{each.__name__}"
         if name in _PLAIN:

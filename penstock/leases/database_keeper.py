@@ -161,7 +161,8 @@ class LeaseKeeper(Keeper):
         Raises LogBehind, and the partition stops, when the log ends before what was read.
         """
         try:
-            return stream.poll(connection, self.member, leases, max_events, max_each)
+            member = self._member or self.member
+            return stream.poll(connection, member, leases, max_events, max_each)
         except LogBehind:
             self._require(connection, leases)
             raise
@@ -173,7 +174,7 @@ class LeaseKeeper(Keeper):
         after: Sequence[int],
     ) -> None:
         """Move positions forward, all or none."""
-        stream.commit(connection, self.member, wanted, after=after)
+        stream.commit(connection, self._member or self.member, wanted, after=after)
 
     def release(self, connection: Connection, leases: Sequence[Lease]) -> None:
         """Give leases back."""
@@ -193,7 +194,7 @@ class LeaseKeeper(Keeper):
         """The leases and positions that the database has."""
         return stream.held_leases(connection, self.member)
 
-    # What the heartbeat threads calls, from its two threads.
+    # What the two heartbeat threads call.
 
     def may_beat(self, now: float) -> bool:
         """Whether to keep the consumer alive.

@@ -104,7 +104,9 @@ class Keeper(ABC):
     def holds(self, lease: Lease) -> bool:
         """Whether the lease is held now, by the local clock too."""
         with self._lock:
-            return self._clock() < self._valid_until and self._is_present(lease)
+            held = self._leases.get(lease.partition_id)
+            is_present = held is not None and held.lease_epoch == lease.lease_epoch
+            return is_present and self._clock() < self._valid_until
 
     def knows(self, lease: Lease) -> bool:
         """Whether the keeper knows the lease, even if it has ended by the local clock."""
@@ -114,8 +116,8 @@ class Keeper(ABC):
     def moved(self, lease: Lease, position: int) -> None:
         """The position of a lease was committed."""
         with self._lock:
-            if self._is_present(lease):
-                held = self._leases[lease.partition_id]
+            held = self._leases.get(lease.partition_id)
+            if held is not None and held.lease_epoch == lease.lease_epoch:
                 self._leases[lease.partition_id] = replace(held, position=position)
 
     def lost(self, lease: Lease) -> None:

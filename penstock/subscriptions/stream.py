@@ -13,8 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 from penstock import database
-from penstock.database import steps
-from penstock.database.steps import Steps, asked
+from penstock.database.steps import Call, Steps
 from penstock.database.transactions import transaction_on
 from penstock.errors import InvalidArgument
 from penstock.log import restores
@@ -218,21 +217,25 @@ def commit(
     BackwardCommit or BeyondHighWatermark nothing has moved: roll back what the same transaction
     wrote.
     """
-    steps.run(connection, commit_steps(member, list(positions), after))
+    database.call(connection, "commit", **_commit_binds(member, list(positions), after))
 
 
 def commit_steps(
     member: Membership, wanted: Sequence[tuple[Lease, int]], after: Sequence[int] | None
 ) -> Steps[None]:
     """The steps of :func:`commit`, for each kind of connection."""
-    for _, position in wanted:
-        validation.position(position)
-    yield from asked(
-        "commit",
-        **lease_binds(member, [lease for lease, _ in wanted]),
-        positions=[position for _, position in wanted],
-        after=None if after is None else list(after),
-    )
+    yield Call("commit", _commit_binds(member, wanted, after))
+
+
+def _commit_binds(
+    member: Membership, wanted: Sequence[tuple[Lease, int]], after: Sequence[int] | None
+) -> dict[str, Any]:
+    positions = [position for _, position in wanted]
+    if not all(type(each) is int for each in positions):
+        for each in positions:
+            validation.position(each)
+    binds = lease_binds(member, [lease for lease, _ in wanted])
+    return binds | {"positions": positions, "after": after and list(after)}
 
 
 def release(connection: Any, member: Membership, leases: Sequence[Lease]) -> int:

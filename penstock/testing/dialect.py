@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -29,10 +29,6 @@ class Memory:
         from penstock.testing import statements
 
         return statements.described(name)
-
-    def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """As they are."""
-        return dict(given)
 
     def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """The function that the text names."""

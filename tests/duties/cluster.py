@@ -76,7 +76,7 @@ def _dying(unit: DutyUnit, setup: Setup, *, job: tuple[Any, ...]) -> DutyOutcome
     if unit.duty != duty:
         return do_unit(unit, setup)
     left = [number]
-    real = calls._call
+    real = calls._rows
 
     def call(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> Any:
         left[0] -= name == statement
@@ -88,11 +88,11 @@ def _dying(unit: DutyUnit, setup: Setup, *, job: tuple[Any, ...]) -> DutyOutcome
             _die(marker, str(unit))
         return rows
 
-    calls._call = call
+    calls._rows = call
     try:
         return do_unit(unit, setup)
     finally:
-        calls._call = real
+        calls._rows = real
 
 
 class _DyingWriter(ArchiveWriter):

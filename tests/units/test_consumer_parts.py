@@ -117,7 +117,7 @@ class Parts:
         self.executor: InlineExecutor[Any, Any] = InlineExecutor(
             handling("tests", self.options),
             1,
-            deliver=lambda unit, own: Batch(unit, self.keeper, own, in_order=True),
+            deliver=lambda unit, own: Batch(unit, own, keeper=self.keeper, in_order=True),
             clock=self.options.clock,
             slice_seconds=1.0,
             stopping=lambda: False,
@@ -219,10 +219,10 @@ def test_the_reader_asks_for_what_has_nothing_left() -> None:
     parts = Parts(batch_size=2)
     parts.keeper.log = {0: [event(n) for n in range(1, 4)], 1: [event(1)]}
     hands = parts.assignment.look_at_leases()
-    parts.reader.read(NOWHERE, None)
+    parts.reader.read(NOWHERE, None, parts.assignment.ready())
     assert [each.read for each in hands] == [2, 1, 0]
     parts.keeper.polled.clear()
-    parts.reader.read(NOWHERE, None)
+    parts.reader.read(NOWHERE, None, parts.assignment.ready())
     assert parts.keeper.polled == [2]
 
 

@@ -281,7 +281,7 @@ class Executor(ABC, Generic[U, B]):
                     call(batch.each(event))
                     unit.done += 1
                     unit.began = self._clock()
-                    if self._is_over(unit, until):
+                    if unit.done < len(unit.events) and self._is_over(unit, until):
                         break
         except BaseException as error:
             # All are failures, SystemExit and an extension's panic too: an event that ended the

@@ -72,7 +72,8 @@ def _checked(what: str, given: Callable[..., Any], *call_next: Handler, is_async
     """A handler, or a middleware around the next call, whose answer is looked at."""
 
     def call(delivered: Any) -> Any:
-        return has_run(what, given(delivered, *call_next), is_async=is_async)
+        answer = given(delivered, *call_next)
+        return None if answer is None else has_run(what, answer, is_async=is_async)
 
     async def call_async(delivered: Any) -> Any:
         return has_run(what, await given(delivered, *call_next), is_async=is_async)

@@ -94,14 +94,16 @@ class PartitionBuffers:
         if lost:
             self.forget(lost)
             self.tell_revoked(lost)
-        busy = self.busy()
         new = [
             lease
             for partition_id, lease in held.items()
-            if partition_id not in self._buffers
-            and partition_id not in busy
-            and lease.state == "ACTIVE"
+            if partition_id not in self._buffers and lease.state == "ACTIVE"
         ]
+        return self._begin_new(new) if new else []
+
+    def _begin_new(self, leases: Sequence[Lease]) -> list[PartitionBuffer]:
+        busy = self.busy()
+        new = [lease for lease in leases if lease.partition_id not in busy]
         begun = [self._taken_in_hand(lease) for lease in new]
         if new:
             positions = {_place(lease): lease.position for lease in new}
@@ -147,7 +149,8 @@ class PartitionBuffers:
         left = self._most_uncommitted - buffer.handled
         limit = KEY_RUN if self._by_key else max(1, min(self._batch_size, left))
         with self.lock:
-            return buffer.begin_letter() or buffer.begin(limit, self._clock())
+            letter = buffer.begin_letter() if buffer.letters else None
+            return letter or buffer.begin(limit, self._clock())
 
     def end(self, unit: Unit, done: int, *, pause_until: float | None = None) -> None:
         """So many events of a unit are done.  The rest comes again after the pause."""

@@ -70,25 +70,20 @@ class Committer:
     def commit_due(self, connection: Connection, *, idle: bool) -> None:
         """Commit together all partitions that have waited long enough, or have enough done."""
         now = self._clock()
-        begun = (each for each in self._assignment.all() if self._has_more(each, now))
-        due = [each for each in begun if idle or self._is_due(each, now)]
-        self.commit(connection, due)
+        due = [each for each in self._assignment.all() if self._is_due(each, now, idle=idle)]
+        if due:
+            self.commit(connection, due)
 
-    def _has_more(self, buffer: PartitionBuffer, now: float) -> bool:
-        """Whether there is something to commit.  A unit under way in order may commit by itself."""
+    def _is_due(self, buffer: PartitionBuffer, now: float, *, idle: bool) -> bool:
+        """Whether to commit what is done.  A unit under way in order may commit by itself."""
         if buffer.done <= buffer.committed or now < buffer.stands_until:
             return False
         if buffer.under_way > buffer.letter_under_way and not self._by_key:
             return False
         if buffer.first_done_at is None:
             buffer.first_done_at = now
-        return True
-
-    def _is_due(self, buffer: PartitionBuffer, now: float) -> bool:
-        assert buffer.first_done_at is not None
-        return (
-            buffer.handled >= self._every_events or now - buffer.first_done_at >= self.every_seconds
-        )
+        is_old = now - buffer.first_done_at >= self.every_seconds
+        return idle or is_old or buffer.handled >= self._every_events
 
     # -- a commit: what to write, writing it, and what follows -----------------------------------
 
@@ -106,7 +101,10 @@ class Committer:
     def _choose(self, due: Sequence[PartitionBuffer]) -> list[Chosen]:
         held = [each for each in due if self._keeper.holds(each.lease)]
         with self._assignment.lock:  # a reader brings it forward meanwhile
-            return [Chosen(each, each.done, each.to_park(each.done)) for each in held]
+            return [
+                Chosen(each, each.done, each.to_park(each.done) if each.parking else [])
+                for each in held
+            ]
 
     def _write(self, connection: Connection, chosen: Sequence[Chosen]) -> bool:
         """Run one statement.  Returns False when it was refused for one of several partitions."""
@@ -180,7 +178,8 @@ class Committer:
 
     def count_done(self, buffer: PartitionBuffer) -> None:
         """The handled events are committed: count them."""
-        self._stats.done(buffer.handled)
+        self._stats.events += buffer.handled
+        self._stats.batches += buffer.handled > 0
         buffer.handled, buffer.first_done_at = 0, None
 
     def compare(

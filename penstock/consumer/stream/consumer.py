@@ -23,7 +23,6 @@ from penstock.consumer.handlers.failures import (
 )
 from penstock.consumer.handlers.handler import handling
 from penstock.consumer.handlers.options import ConsumerOptions, TopicPartition, taking
-from penstock.consumer.handlers.working import Connections
 from penstock.consumer.stream.assignment import PartitionBuffers
 from penstock.consumer.stream.committing import Committer
 from penstock.consumer.stream.delivery import Batch
@@ -32,7 +31,6 @@ from penstock.consumer.stream.reading import Reader
 from penstock.consumer.stream.retrying import Retrier
 from penstock.errors import PenstockError, StaleLease, said
 from penstock.leases.held import HeldLeases
-from penstock.leases.keeper import Keeper
 from penstock.leases.keepers import keeper_for
 from penstock.leases.loop import ConnectionLost, Rounds
 
@@ -90,7 +88,7 @@ class Consumer(Rounds):
             options.concurrency,
             handler_seconds=options.handler_seconds,
             may_be_inline=True,
-            deliver=functools.partial(_delivered, keeper, not options.by_key),
+            deliver=functools.partial(Batch, keeper=keeper, in_order=not options.by_key),
             clock=options.clock,
             slice_seconds=options.commit_every_seconds,
         )
@@ -156,10 +154,12 @@ class Consumer(Rounds):
 
     def round(self, connection: Connection) -> int:
         """Read, hand over, take back, commit.  Returns how much was done."""
-        self.keeper.take_up(connection)
-        self.retrier.look_around(connection, self.assignment.look_at_leases())
-        self.reader.read(connection, self._listener)
-        done = self._hand_over(connection)
+        if not self.keeper.in_database:
+            self.keeper.take_up(connection)
+        new, ready = self.assignment.look_at_leases(), self.assignment.ready()
+        self.retrier.look_around(connection, new)
+        self.reader.read(connection, self._listener, ready)
+        done = self._hand_over(connection, [each for _, each in ready])
         self._give_up_overdue(connection)
         self.committer.commit_due(connection, idle=not done)
         return done
@@ -172,10 +172,9 @@ class Consumer(Rounds):
         """The database says that these partitions have grown."""
         self.reader.heard(notices)
 
-    def _hand_over(self, connection: Connection) -> int:
+    def _hand_over(self, connection: Connection, ready: list[PartitionBuffer]) -> int:
         """Begin the units that can begin.  Returns how much came to an end."""
         done, committed_at = self._settle(connection), self._clock()
-        ready = [each for _, each in self.assignment.ready()]
         while ready and self.executor.free:
             still: list[PartitionBuffer] = []
             for each in ready:
@@ -269,6 +268,8 @@ class Consumer(Rounds):
 
     def _give_up_overdue(self, connection: Connection) -> None:
         """Give up the lease of each handler that hangs, so that it can commit nothing."""
+        if self.executor.overdue_seconds is None:
+            return
         for unit in self.executor.give_up_overdue():
             self._hangs(connection, unit)
         for unit in self.executor.stranded():
@@ -334,10 +335,6 @@ class Consumer(Rounds):
         due = [now + self._idle_seconds, *self.assignment.next_due(self.committer.every_seconds)]
         due += self.executor.next_limits(now)
         return max(0.0, min(due) - now)
-
-
-def _delivered(keeper: Keeper, in_order: bool, unit: Unit, connections: Connections) -> Batch:
-    return Batch(unit, keeper, connections, in_order=in_order)
 
 
 def _ahead_rows(options: ConsumerOptions, *, is_inline: bool) -> int:

@@ -30,7 +30,7 @@ class Batch(Working):
     """
 
     def __init__(
-        self, unit: Unit, keeper: Keeper, connections: Connections, *, in_order: bool
+        self, unit: Unit, connections: Connections, *, keeper: Keeper, in_order: bool
     ) -> None:
         super().__init__(connections)
         self.events = unit.events
@@ -50,7 +50,11 @@ class Batch(Working):
 
     def each(self, event: Event) -> StreamDelivery:
         """An event of the batch as a handler gets it."""
-        return StreamDelivery.of(event, self)
+        delivery = _new(StreamDelivery)
+        _set_place(delivery, event._place)
+        _set_row(delivery, event._row)
+        _set_batch(delivery, self)
+        return delivery
 
     @property
     def last_sequence(self) -> int:
@@ -161,15 +165,6 @@ class StreamDelivery(Event):
     __slots__ = ("_batch",)
 
     _batch: Batch
-
-    @classmethod
-    def of(cls, event: Event, batch: Batch) -> StreamDelivery:
-        """The event as a handler gets it."""
-        delivery = _new(cls)
-        _set_place(delivery, event._place)
-        _set_row(delivery, event._row)
-        _set_batch(delivery, batch)
-        return delivery
 
     @property
     def subscription(self) -> str:

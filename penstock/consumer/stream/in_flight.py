@@ -50,6 +50,8 @@ class Unit:
     events: list[Event]
     after: int
     through: int
+    #: The sequence of the first event.
+    first: int
     #: How many of them are done.  The handler's side counts, the consumer's side reads.
     done: int = 0
     #: When the event that is being handled was begun, by the monotonic clock.
@@ -66,6 +68,8 @@ class Unit:
     letter: Redriven | None = None
     #: Whether it may hold an event that crashed an earlier consumer.
     careful: bool = False
+    #: Whether fewer events were handed out than there were, because one of the lane fails.
+    narrowed: bool = False
     #: The subscription's settings when the unit began: one version for the whole unit.
     policy: SubscriptionPolicy | None = None
 
@@ -106,7 +110,8 @@ class PartitionBuffer:
         self.letters: deque[Redriven] = deque()
         self.letter_under_way = False
         self._parked_keys: frozenset[str] = frozenset()
-        self._to_park: set[int] = set()
+        #: Events that were passed over because their keys are parked, and wait for a commit.
+        self.parking: set[int] = set()
         #: Events up to here came from the archive: the database cannot copy them.
         self.cold_to = 0
         #: Those of them that wait for a commit that parks them.
@@ -133,14 +138,15 @@ class PartitionBuffer:
         if self._parked_keys:
             waiting = [event for event in events if event.key not in self._parked_keys]
             self._keep_cold(event for event in events if event.key in self._parked_keys)
-            self._to_park |= self._pass_over(events, waiting)
+            self.parking |= self._pass_over(events, waiting)
             events = waiting
         if wanted is not None:
             kept = [event for event in events if wanted(event)]
             passed = len(self._pass_over(events, kept))
             events = kept
-        self.rows += len(events)
-        self.bytes += _size(events)
+        count, size = payload_bytes(events)
+        self.rows += count
+        self.bytes += size + count * OVERHEAD_BYTES
         if self._is_one_lane:
             self._put(None, events)
         else:
@@ -156,19 +162,26 @@ class PartitionBuffer:
         if lane is _NONE:
             return None
         waiting = self._lanes[lane]
-        limit = min(limit, self._limits.get(lane, limit), self._together(waiting, limit))
+        narrowed = self._limits.get(lane)
+        limit = limit if narrowed is None else min(limit, narrowed)
+        if self.careful_to or self.alone_to or self.alone:
+            limit = self._together(waiting, limit)
         if len(waiting) <= limit:
             events = list(waiting)
             waiting.clear()
         else:
             events = [waiting.popleft() for _ in range(limit)]
         self.under_way += 1
-        through = events[-1].sequence
         if self._is_one_lane:
             through = waiting[0].sequence - 1 if waiting else self.read
-        parked = tuple(self.to_park(through))
-        brought = tuple(self.brought(parked))
-        return Unit(self, lane, events, self.committed, through, parked=parked, brought=brought)
+        else:
+            through = events[-1].sequence
+        unit = Unit(self, lane, events, self.committed, through, events[0].sequence)
+        unit.narrowed = narrowed is not None
+        if self.parking:
+            unit.parked = tuple(self.to_park(through))
+            unit.brought = tuple(self.brought(unit.parked))
+        return unit
 
     def begin_letter(self) -> Unit | None:
         """The next redriven dead letter; one at a time."""
@@ -177,7 +190,11 @@ class PartitionBuffer:
         letter = self.letters.popleft()
         self.letter_under_way = True
         self.under_way += 1
-        return Unit(self, _NONE, [letter.event], self.committed, self.committed, letter=letter)
+        unit = Unit(
+            self, _NONE, [letter.event], self.committed, self.committed, letter.event.sequence
+        )
+        unit.letter = letter
+        return unit
 
     def end_letter(self) -> None:
         """The redriven dead letter came back."""
@@ -191,7 +208,7 @@ class PartitionBuffer:
         """
         self.under_way -= 1
         finished, rest = unit.events[:done], unit.events[done:]
-        self._finish(finished, now)
+        self._finish(finished, unit.first, now)
         waiting = self._lanes[unit.lane]
         waiting.extendleft(reversed(rest))
         if not waiting:
@@ -205,13 +222,15 @@ class PartitionBuffer:
     def was_committed(self, position: int) -> None:
         """The database has this position now."""
         self.committed = position
-        self._to_park = {each for each in self._to_park if each > position}
+        if not self.parking:
+            return
+        self.parking = {each for each in self.parking if each > position}
         for each in [each for each in self._cold_to_park if each <= position]:
             del self._cold_to_park[each]
 
     def to_park(self, position: int) -> list[int]:
         """Sequences that a commit up to a position has to park."""
-        return sorted(each for each in self._to_park if each <= position)
+        return sorted(each for each in self.parking if each <= position)
 
     def brought(self, sequences: Iterable[int]) -> list[Event]:
         """Those of these events to park that only the archive has."""
@@ -233,7 +252,7 @@ class PartitionBuffer:
             self.rows -= len(gone)
             self.bytes -= _size(gone)
             self._keep_cold(gone)
-            self._to_park |= self._pass_over(waiting, kept)
+            self.parking |= self._pass_over(waiting, kept)
             waiting.clear()
             waiting.extend(kept)
             if not kept and (lane in self._ready or lane in self._paused):
@@ -315,20 +334,21 @@ class PartitionBuffer:
             del self._paused[lane]
             self._ready.append(lane)
 
-    def _finish(self, events: Sequence[Event], now: float) -> None:
+    def _finish(self, events: Sequence[Event], first: int, now: float) -> None:
         if not events:
             return
         self.rows -= len(events)
-        self.bytes -= _size(events)
+        self.bytes = self.bytes - _size(events) if self.rows else 0
         self.handled += len(events)
         if self.first_done_at is None:
             self.first_done_at = now
-        first, last = events[0].sequence, events[-1].sequence
+        last = first if len(events) == 1 else events[-1].sequence
         if first == self.done + 1 and last == self.done + len(events):
             self.done = last
         else:
             self._ahead.update(event.sequence for event in events)
-        self._advance()
+        if self._ahead:
+            self._advance()
 
     def _advance(self) -> None:
         """Move ``done`` to the end of the contiguous prefix: a gap is an event that is not done."""

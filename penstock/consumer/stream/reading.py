@@ -60,15 +60,12 @@ class Reader:
         self._bounds = Bounds(ahead_rows, options.prefetch_bytes, options.batch_size)
         self._wanted = options.wanted()
         self._room = Room(self._bounds) if ahead_rows else None
+        #: Whether a separate thread reads.
+        self.reads_ahead = self._room is not None
         self._thread: ReadAhead | None = None
         #: Partitions that were read to their end; no notice since then says that they have grown.
         self._read_out: dict[int, PartitionBuffer] = {}
         self._asked_all_at = -math.inf
-
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether a separate thread reads."""
-        return self._room is not None
 
     def start(self, wake: Callable[[], None]) -> None:
         """Let a thread read.  It calls ``wake`` when it has read something."""
@@ -94,8 +91,13 @@ class Reader:
         if self._thread is not None:
             self._thread.changed.set()
 
-    def read(self, connection: Connection, listener: dialect.Listener | None) -> None:
-        """Read partitions that have nothing left in hand, where the loop itself reads."""
+    def read(
+        self,
+        connection: Connection,
+        listener: dialect.Listener | None,
+        ready: Sequence[tuple[Lease, PartitionBuffer]],
+    ) -> None:
+        """Read those of ready partitions that have nothing left, where the loop itself reads."""
         if self._thread is not None:
             self._thread.require_well()
             return
@@ -107,10 +109,10 @@ class Reader:
         ):
             self._read_out.clear()
             self._asked_all_at = now
-        unread = self._unread()
+        unread = self._unread(ready)
         if not unread and listener is not None:
             self.heard(listener.heard())
-            unread = self._unread()
+            unread = self._unread(ready)
         if unread:
             self._poll(connection, unread)
 
@@ -137,14 +139,16 @@ class Reader:
                 if self._cold is None or not self._cold.reads_on(partition_id, each.read)
             }
 
-    def _unread(self) -> list[tuple[PartitionBuffer, Lease]]:
+    def _unread(
+        self, ready: Sequence[tuple[Lease, PartitionBuffer]]
+    ) -> list[tuple[PartitionBuffer, Lease]]:
         """Partitions with nothing in hand that may have grown, and the position to read after."""
         most = self._bounds.batch if self._by_key else 1
         return [
             (each, replace(lease, position=each.read))
-            for lease, each in self._assignment.ready()
+            for lease, each in ready
             if each.rows < most
-            and self._may_read_on(each)
+            and (not self._by_key or self._may_read_on(each))
             and self._read_out.get(lease.partition_id) is not each
         ]
 
@@ -154,14 +158,19 @@ class Reader:
         ready = [each for _, each in self._assignment.ready()]
         with self._assignment.lock:
             held = len(self._assignment.all())
-            open_hands = [each for each in ready if not each.closed and self._may_read_on(each)]
+            open_hands = [
+                each
+                for each in ready
+                if not each.closed and (not self._by_key or self._may_read_on(each))
+            ]
             chosen, max_each = self._room.chunk(open_hands)
             chosen.sort(key=lambda each: each.rows)
             leases = [(each, replace(each.lease, position=each.read)) for each in chosen]
         return WantedReads(leases, self._room.together(max_each), max_each, len(chosen) < held)
 
     def _may_read_on(self, buffer: PartitionBuffer) -> bool:
-        return not self._by_key or buffer.read - buffer.done < MAX_AHEAD
+        """Keys run side by side, so events may be done far ahead of one that is not."""
+        return buffer.read - buffer.done < MAX_AHEAD
 
     def _took(self, buffer: PartitionBuffer, events: list[Event]) -> None:
         if self._room is not None:

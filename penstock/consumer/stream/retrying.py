@@ -72,7 +72,7 @@ class Retrier:
         self._options = options
         self._by_batch = options.batch_handler is not None
         self._clock = options.clock
-        self._looked_at = -math.inf
+        self._look_at = -math.inf
         self._to_report = ""
 
     def look_around(self, connection: Connection, new: Sequence[PartitionBuffer]) -> None:
@@ -83,9 +83,10 @@ class Retrier:
         if new:
             self._look_at_new(connection, new)
         now = self._clock()
-        if self.policy is None or now - self._looked_at >= self._keeper.member.heartbeat_seconds:
-            self.policy = policies.subscription_policy(connection, self._keeper.member.subscription)
-            self._looked_at = now
+        if self.policy is None or now >= self._look_at:
+            member = self._keeper.member
+            self.policy = policies.subscription_policy(connection, member.subscription)
+            self._look_at = now + member.heartbeat_seconds
             self._look_for_redriven(connection)
             if self._keeper.in_database:
                 self._report(connection)
@@ -120,16 +121,16 @@ class Retrier:
 
     def prepared(self, connection: Connection, unit: Unit) -> bool:
         """Whether a unit that was begun may be handed out.  If not, it is back, or given up."""
-        each, event = unit.work, unit.events[0]
-        failing = self.failures.of(each.lease.partition_id, event.sequence)
-        if failing is None and event.sequence > each.careful_to:
+        each = unit.work
+        failing = self.failures.get((each.lease.partition_id, unit.first))
+        if failing is None and unit.first > each.careful_to:
             return True
         if failing is not None and (failing.due > self._clock() or len(unit.events) > 1):
             with self._assignment.lock:  # it failed under an earlier lease
-                each.alone.add(event.sequence)
+                each.alone.add(unit.first)
             self._put_back(unit, failing.due)
             return False
-        unit.careful = event.sequence <= each.careful_to
+        unit.careful = unit.first <= each.careful_to
         # A crash by another event would be counted against it.
         if unit.careful and self._careful_under_way():
             self._put_back(unit, self._clock() + TURN_SECONDS)
@@ -192,7 +193,7 @@ class Retrier:
     def _count_attempt(self, connection: Connection, unit: Unit, attempts: int) -> int:
         """Count an attempt.  Returns how many there were before it."""
         lease, sequence = unit.work.lease, unit.events[0].sequence
-        failing = self.failures.of(lease.partition_id, sequence)
+        failing = self.failures.get((lease.partition_id, sequence))
         new = failing is None or not failing.on_record
         # For an event that is on record this adds nothing.
         again = dead_letters.GROUP if failing is not None and failing.spared else 0
@@ -209,7 +210,7 @@ class Retrier:
 
     def _give_up(self, connection: Connection, unit: Unit, attempts: int) -> None:
         each, event = unit.work, unit.events[0]
-        failing = self.failures.of(each.lease.partition_id, event.sequence)
+        failing = self.failures.get((each.lease.partition_id, event.sequence))
         assert unit.policy is not None
         brought = unit.events[:1] if event.sequence <= each.cold_to else []
         with bringing(connection, brought):
@@ -255,16 +256,19 @@ class Retrier:
         """Take back a unit: its done events stay done, the rest comes again."""
         each = unit.work
         self._assignment.end(unit, unit.done, pause_until=pause_until)
-        self.failures.succeeded(each.lease.partition_id, unit.events[: unit.done])
+        if self.failures:
+            self.failures.succeeded(each.lease.partition_id, unit.events[: unit.done])
         if each.done <= each.committed:
             self._committer.count_done(each)
-        self._reader.go_on()
+        if self._reader.reads_ahead:
+            self._reader.go_on()
 
     def unit_done(self, connection: Connection, unit: Unit) -> int:
         """The unit succeeded.  Returns how many events are done."""
         self.end(unit)
-        with self._assignment.lock:
-            unit.work.widen(unit)
+        if unit.narrowed:
+            with self._assignment.lock:
+                unit.work.widen(unit)
         if unit.careful:  # so that the next crash does not count against it as well
             self.keep_what_is_done(connection)
         return unit.done
@@ -367,7 +371,7 @@ class Retrier:
             self._committer.lease_lost(each, stale)
             return 0
         if not each.letters:
-            self._looked_at = -math.inf  # there may be more
+            self._look_at = -math.inf  # there may be more
         self._stats.events += error is None
         return 1
 
@@ -385,20 +389,12 @@ class Failure:
     spared: bool = False
 
 
-class EventFailures:
+class EventFailures(dict[tuple[int, int], Failure]):
     """The events that failed here, under the subscription's policy, by partition and sequence."""
 
     def __init__(self, rng: random.Random) -> None:
+        super().__init__()
         self._rng = rng
-        self._failing: dict[tuple[int, int], Failure] = {}
-
-    def __bool__(self) -> bool:
-        """Whether an event waits for its next attempt."""
-        return bool(self._failing)
-
-    def of(self, partition_id: int, sequence: int) -> Failure | None:
-        """What is known of an event, if it has failed."""
-        return self._failing.get((partition_id, sequence))
 
     def failed(
         self,
@@ -409,7 +405,7 @@ class EventFailures:
         now: float,
     ) -> Failure:
         """Count a failed attempt.  With no attempts left, the event is due now, to be given up."""
-        found = self._failing.setdefault((partition_id, sequence), Failure())
+        found = self.setdefault((partition_id, sequence), Failure())
         found.attempts += 1
         found.reason = error_text(error)
         exhausted = found.attempts >= policy.max_attempts
@@ -418,26 +414,25 @@ class EventFailures:
 
     def counted(self, partition_id: int, sequence: int, attempts: int) -> None:
         """The database has counted so many attempts before the one that begins."""
-        found = self._failing.setdefault((partition_id, sequence), Failure())
+        found = self.setdefault((partition_id, sequence), Failure())
         found.attempts, found.on_record, found.spared = attempts, True, False
 
     def spare(self, partition_id: int, sequence: int) -> None:
         """The event came back, and not because it failed: that was no attempt."""
-        found = self._failing.get((partition_id, sequence))
+        found = self.get((partition_id, sequence))
         if found is not None:
             found.spared = found.on_record
 
     def forget_record(self, partition_id: int) -> None:
         """The lease was lost: another consumer may have counted more attempts in the database."""
-        for (place, _), found in self._failing.items():
+        for (place, _), found in self.items():
             if place == partition_id:
                 found.on_record = False
 
     def succeeded(self, partition_id: int, events: Iterable[Event]) -> None:
         """Forget the attempts of events that are done, or given up."""
-        if self._failing:
-            for event in events:
-                self._failing.pop((partition_id, event.sequence), None)
+        for event in events:
+            self.pop((partition_id, event.sequence), None)
 
 
 def _pause(attempt: int, policy: SubscriptionPolicy, rng: random.Random) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -54,12 +54,9 @@ class MySQL:
         """The statement, from the files of this dialect."""
         return catalog.statement(self.name, name, config.schema_name())
 
-    def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Lists become JSON, UUIDs become text, and times become UTC."""
-        return {name: _bind(value) for name, value in given.items()}
-
     def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """Run one statement and read all its results."""
+        binds = binds and _binds(binds)
         with _decoding(connection) as read:
             if on_sqlalchemy(connection):
                 result = connection.exec_driver_sql(sql, binds)
@@ -86,7 +83,7 @@ class MySQL:
             _decoding(connection),
             closing(connection.cursor(load_pymysql().cursors.SSCursor)) as rows,
         ):
-            rows.execute(sql, binds)
+            rows.execute(sql, binds and _binds(binds))
             while True:
                 while rows.description is not None and (found := rows.fetchmany(rows_at_once)):
                     yield from tuples(found)
@@ -229,6 +226,11 @@ def _commits_by_itself(connection: Any, driver: Any) -> bool:
     if in_transaction(driver) is not False or not hasattr(driver, "begin"):
         return False
     return bool(driver.get_autocommit())
+
+
+def _binds(given: dict[str, Any]) -> dict[str, Any]:
+    """Lists become JSON, UUIDs become text, and times become UTC."""
+    return {name: _bind(value) for name, value in given.items()}
 
 
 def _bind(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, lru_cache
 from typing import Any
@@ -83,13 +83,10 @@ class Postgres:
         """The statement, from the files of this dialect."""
         return catalog.statement(self.name, name, config.schema_name())
 
-    def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters unchanged: psycopg knows the types."""
-        return dict(given)
-
     def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """Run one statement and read its one result."""
-        if is_psycopg(connection):
+        kind: Any = type(connection)
+        if _is_psycopg_type(kind):
             # Nothing else has the cursor, so it ends with this call; to close it takes longer.
             cursor = _cursor(connection)
             _run(connection, cursor, sql, binds and _with_literals(sql, binds))
@@ -106,7 +103,8 @@ class Postgres:
 
     def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """Ids and times stay in their binary form; an event decodes them when they are read."""
-        if not is_psycopg(connection):
+        kind: Any = type(connection)
+        if not _is_psycopg_type(kind):
             return self.execute(connection, sql, binds)
         from psycopg.types.string import ByteaBinaryLoader
 

@@ -184,7 +184,7 @@ def _policy_changes_meanwhile(db: ContractDatabase) -> float:
     def handle(event: Event) -> None:
         if not failed.is_set():
             retry(own, first_backoff_seconds=3_600, longest=3_600, jitter=0)
-            consumer.retrier._looked_at = -math.inf  # the next heartbeat is due
+            consumer.retrier._look_at = -math.inf  # the next heartbeat is due
             failed.set()
             raise ValueError("once")
 
@@ -192,7 +192,7 @@ def _policy_changes_meanwhile(db: ContractDatabase) -> float:
     with running(consumer):
         assert failed.wait(30)
         wait_until(lambda: consumer.has_postponed, "it waits")
-        (failure,) = consumer.retrier.failures._failing.values()
+        (failure,) = consumer.retrier.failures.values()
         return failure.due - 1_000
 
 
