@@ -7,6 +7,7 @@ import sys
 import typer
 
 from consumers.commands import run_daemon
+from penstock.cli.main import refused_by_database
 from penstock.errors import PenstockError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -20,9 +21,10 @@ def main() -> None:
     except PenstockError as error:
         _refuse(str(error))
     except Exception as error:
-        if not type(error).__module__.startswith(("psycopg", "pymysql")):
+        said = refused_by_database(error)
+        if said is None:
             raise
-        _refuse(f"the database refused: {str(error).strip().splitlines()[0]}")
+        _refuse(said)
 
 
 def _refuse(problem: str) -> None:

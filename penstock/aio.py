@@ -15,7 +15,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from penstock.database.async_connections import AsyncDriver, async_driver_of, run, run_on
 from penstock.database.steps import asked
@@ -23,7 +23,7 @@ from penstock.publishing import rows as outgoing
 from penstock.publishing.columns import packed, packed_for_driver
 from penstock.publishing.known_topics import KnownTopics, known_to_connection, remembered
 from penstock.publishing.steps import batch_steps, publish_steps
-from penstock.records import Event, Lease, Message, Published
+from penstock.records import Event, Lease, Message, MessageOptions, Published
 from penstock.subscriptions.dead_letters import Redriven, finish_steps, parking_steps
 from penstock.subscriptions.stream import Membership, commit_steps
 from penstock.topics import validation
@@ -35,7 +35,7 @@ async def publish(
     payload: bytes | bytearray | memoryview,
     *,
     strict: bool = False,
-    **options: Any,
+    **options: Unpack[MessageOptions],
 ) -> uuid.UUID:
     """Publish one event; the options are the fields of :class:`penstock.Message`."""
     message = Message(topic, payload, **options)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 T = TypeVar("T")
 
@@ -37,6 +37,22 @@ class Message:
     exchange: str | None = field(default=None, kw_only=True)
     routing_key: str | None = field(default=None, kw_only=True)
     max_attempts: int | None = field(default=None, kw_only=True)
+
+
+class MessageOptions(TypedDict, total=False):
+    """The fields of a :class:`Message` that have a default, for functions that take them."""
+
+    key: str | None
+    type: str
+    content_type: str
+    headers: Mapping[str, Any] | None
+    event_id: uuid.UUID | None
+    partition: int | None
+    not_before: datetime | None
+    dedup_key: str | None
+    exchange: str | None
+    routing_key: str | None
+    max_attempts: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return EXIT_FAILED
     except Exception as error:
-        if sqlstate_of(error) is None and errno_of(error) is None and not _is_psycopg(error):
+        said = refused_by_database(error)
+        if said is None:
             raise
-        from penstock.database.denied import without_user
+        return _fail(said, EXIT_FAILED)
 
-        said = without_user(str(driver_error(error)).strip())
-        return _fail(f"the database refused: {said}", EXIT_FAILED)
+
+def refused_by_database(error: Exception) -> str | None:
+    """What to say of a driver's error, without the name of a login; None for any other error."""
+    if sqlstate_of(error) is None and errno_of(error) is None and not _is_psycopg(error):
+        return None
+    from penstock.database.denied import without_user
+
+    return f"the database refused: {without_user(str(driver_error(error)).strip())}"
 
 
 def _invoke(given: list[str]) -> int:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.database import dialects
 from penstock.database.steps import run
@@ -20,9 +20,6 @@ from penstock.publishing.columns import packed
 from penstock.publishing.known_topics import known_topics
 from penstock.publishing.steps import batch_steps, publish_steps
 from penstock.records import Message, Published
-
-if TYPE_CHECKING:
-    pass
 
 
 def publish(
