@@ -165,7 +165,7 @@ class PartitionBuffer:
         narrowed = self._limits.get(lane)
         limit = limit if narrowed is None else min(limit, narrowed)
         if self.careful_to or self.alone_to or self.alone:
-            limit = self._together(waiting, limit)
+            limit = min(limit, self._together(waiting, limit))
         if len(waiting) <= limit:
             events = list(waiting)
             waiting.clear()
