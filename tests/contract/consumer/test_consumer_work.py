@@ -222,7 +222,7 @@ def _prefetched_then_taken_over(db: ContractDatabase) -> list[tuple[str, int]]:
 
 
 def test_what_was_read_ahead_is_dropped_with_the_lease(db: ContractDatabase) -> None:
-    """S13. Guard: Assignment.forget at the loss of a lease."""
+    """S13. Guard: PartitionBuffers.forget at the loss of a lease."""
     seen = _prefetched_then_taken_over(db)
     assert [each for each in seen if each[0] == "a"] == [("a", 1), ("a", 2)]
     assert [n for who, n in seen if who == "b"][-4:] == [3, 4, 5, 6]

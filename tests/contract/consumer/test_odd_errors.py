@@ -166,7 +166,7 @@ def test_an_odd_error_in_a_lost_transaction_is_an_attempt(db: ContractDatabase) 
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_callbacks_that_raise_do_not_end_the_consumer(db: ContractDatabase, is_async: bool) -> None:
-    """On_assigned and on_revoked.  Guard: Assignment._tell."""
+    """On_assigned and on_revoked.  Guard: PartitionBuffers._tell."""
     own = db.connect()
     filled(own, events=2)
     handler: Any = _as_task(lambda event: None) if is_async else lambda event: None

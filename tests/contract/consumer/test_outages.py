@@ -89,7 +89,7 @@ def _read_around_a_lost_connection(
 def test_what_a_handler_commits_behind_an_outage_is_not_handled_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards: PartitionBuffers.busy, Committer.look_at_late_commit; the next session has the lease."""
+    """Guards: PartitionBuffers.busy, Committer.look_at_late_commit; the next session holds it."""
     read, handled = _handled_around_an_outage(db, monkeypatch)
     assert read == list(range(1, 11))
     assert handled == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
@@ -201,7 +201,7 @@ def _handled_around_a_silence(db: ContractDatabase) -> list[list[int]]:
 
 
 def test_what_a_handler_is_at_is_not_given_back(db: ContractDatabase) -> None:
-    """Guard: PartitionBuffers.busy. The lease had ended by the local clock, came back, is asked for."""
+    """Guard: PartitionBuffers.busy. The lease had ended by the local clock, and is asked for."""
     assert _holders_while_asked_for(db) == {0: "a"}
 
 

@@ -287,7 +287,7 @@ def test_without_the_guard_it_commits_what_it_has_not_read(
 
 
 def test_a_check_in_that_answers_an_earlier_position_begins_there(db: ContractDatabase) -> None:
-    """Guard: LeaseKeeper takes the result, and Assignment.look_at_leases reads again from there.
+    """Guard: LeaseKeeper takes the result; PartitionBuffers.look_at_leases reads again from there.
 
     The log holds all that was seen: only commits were lost, as a crash may take them.
     """
