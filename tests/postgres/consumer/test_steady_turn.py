@@ -10,8 +10,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
+
 import penstock
 from penstock.consumer.stream.consumer import Consumer
+from penstock.database import timings
 from penstock.records import Event
 from tests.kit.log import Connection
 from tests.kit.stream import SUBSCRIPTION, filled, more, stored
@@ -56,8 +59,11 @@ def followed() -> Iterator[Trail]:
         sys.setprofile(None)
 
 
-def test_a_steady_turn_of_one_event_is_short(connection: Connection, database_url: str) -> None:
+def test_a_steady_turn_of_one_event_is_short(
+    connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A turn that reads one event, handles it and commits it."""
+    monkeypatch.setattr(timings, "observer", None)  # as where no metrics are kept
     filled(connection, partitions=1, events=3)
     handled: list[Event] = []
     consumer = Consumer(
