@@ -55,6 +55,8 @@ class Daemon:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     program: tuple[str, ...] = DAEMON
+    #: Stands before the command, to run it elsewhere; its pages cannot be read then.
+    prefix: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +76,7 @@ class Daemon:
             environment["PENSTOCK_DATABASE_URL"] = self.url
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, *self.program, *self.arguments],
+                [*self.prefix, sys.executable, *self.program, *self.arguments],
                 cwd=ROOT,
                 env=environment | dict(self.environment),
                 stdout=output,
