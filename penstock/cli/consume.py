@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ from penstock.errors import StaleLease
 from penstock.leases.held import HeldLeases
 from penstock.leases.keepers import keeper_for
 from penstock.leases.loop import Rounds
+from penstock.records import Lease
 from penstock.subscriptions import stream
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _AT_ONCE = 500
 _IDLE_SECONDS = 0.5
 
 
-class _Printer(Rounds):
+class Printer(Rounds):
     """Writes each event once.  Then it commits the position, or only reads on."""
 
     def __init__(
@@ -56,6 +58,8 @@ class _Printer(Rounds):
         self._as_json = as_json
         self._commits = commits
         self._max_events = max_events
+        #: Where each partition was read to, if that is not committed.
+        self._read_to: dict[int, Lease] = {}
         self.stop = threading.Event()
 
     def run_until_idle(self) -> None:
@@ -67,9 +71,8 @@ class _Printer(Rounds):
     def round(self, connection: Connection) -> int:
         """One poll.  Returns how many events were written."""
         before = self.stats.events
-        ready = self.keeper.active()
+        ready = [self._as_read(lease) for lease in self.keeper.active()]
         if ready:
-            member = self.keeper.member
             for lease, events in self._poll(connection, ready, self._room(), None):
                 for event in events:
                     if self._as_json:
@@ -79,18 +82,31 @@ class _Printer(Rounds):
                 # Before the position moves, so that events which were not written come again.
                 sys.stdout.flush()
                 try:
-                    if self._commits:
-                        last = (lease, events[-1].sequence)
-                        stream.commit(connection, member, [last], after=[lease.position])
+                    self._move(connection, lease, events[-1].sequence)
                 except StaleLease as error:
                     self.stats.stale(error)
                     self.keeper.lost(lease)
                 else:
-                    self.keeper.moved(lease, events[-1].sequence)
                     self.stats.done(len(events))
         if self._room() == 0:
             self.stop.set()
         return self.stats.events - before
+
+    def _move(self, connection: Connection, lease: Lease, sequence: int) -> None:
+        if not self._commits:
+            # To the keeper, a stored position behind its own one is that of a restored database.
+            self._read_to[lease.partition_id] = replace(lease, position=sequence)
+            return
+        member, last = self.keeper.member, (lease, sequence)
+        stream.commit(connection, member, [last], after=[lease.position])
+        self.keeper.moved(lease, sequence)
+
+    def _as_read(self, lease: Lease) -> Lease:
+        """A lease with the position to read on from.  A new lease_epoch may mean a seek."""
+        read = self._read_to.get(lease.partition_id)
+        if read is None or read.lease_epoch != lease.lease_epoch:
+            return lease
+        return read
 
     def _room(self) -> int:
         if self._max_events is None:
@@ -122,7 +138,7 @@ def consume(
     target: ArchiveTargets = None,
 ) -> None:
     """Join a subscription and write the events of the partitions that it is handed."""
-    printer = _Printer(
+    printer = Printer(
         subscription,
         topic or None,
         consumer_id=consumer_id,

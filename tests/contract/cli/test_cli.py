@@ -8,11 +8,13 @@ from functools import partial
 
 import pytest
 
+from penstock.cli.consume import Printer
+from penstock.leases.database_keeper import LeaseKeeper
 from penstock.subscriptions import stream
 from tests import command
 from tests.command import Result
 from tests.contract.databases import ContractDatabase
-from tests.kit.log import topic
+from tests.kit.log import topic, wait_until
 from tests.kit.stream import more
 
 Run = Callable[..., Result]
@@ -121,6 +123,26 @@ def test_a_subscription_is_described_moved_and_paused(db: ContractDatabase, run:
     assert run("consume", "ledger", "--until-idle").out == ""
     assert "resumed" in run("subscription", "resume", "ledger").err
     assert "was not" in run("subscription", "resume", "ledger").err
+
+
+def test_what_is_not_committed_is_written_once(
+    db: ContractDatabase, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Guard: _as_read.  A check-in brings the position that is stored."""
+    _events(db, run, "bank/a")
+    capsys.readouterr()
+    printer = Printer(
+        "ledger", None, consumer_id=None, as_json=False, commits=False, max_events=None
+    )
+    with printer.keeper, printer.open() as connection:
+        wait_until(lambda: printer.turn(connection) == 0 and printer.stats.events, "all is read")
+        written = capsys.readouterr().out
+        assert len(written.splitlines()) == printer.stats.events
+        keeper = printer.keeper
+        assert isinstance(keeper, LeaseKeeper)
+        keeper.check_in()
+        assert printer.turn(connection) == 0
+        assert capsys.readouterr().out == ""
 
 
 def test_consume_writes_and_commits_only_when_told(db: ContractDatabase, run: Run) -> None:
