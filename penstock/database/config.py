@@ -49,8 +49,8 @@ def database_url(environ: Mapping[str, str] | None = None) -> str:
         return _from_parts(environ)
     raise ConfigurationError(
         "no database is configured",
-        hint=f"set {URL_VARIABLE}, for example postgresql://user:password@host:5432/name, "
-        f"or {', '.join(PARTS)}",
+        hint=f"set {URL_VARIABLE}, for example postgresql://user:password@host:5432/name"
+        f" or mysql://user:password@host:3306/name, or {', '.join(PARTS)}",
     )
 
 
