@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import functools
 
-from consumers.processes import ChildProcess
 from consumers.settings import Settings, load_handler
-from consumers.state import ManyProcesses
 from consumers.workers import RelayWorker
 from ops.commands.installation import Installation
 from ops.relay.relay import Relay
@@ -17,7 +15,6 @@ from ops.sinks.address import configured_sink
 from penstock import database, subscriptions
 from penstock.archive.targets import Target
 from penstock.consumer.queue.consumer import QueueConsumer
-from penstock.consumer.running import process
 from penstock.consumer.running.supervisor import Supervisor
 from penstock.consumer.running.worker import ConsumerWorker, QueueWorker, Worker
 from penstock.consumer.stream.consumer import Consumer
@@ -25,18 +22,17 @@ from penstock.database import migrate
 from penstock.errors import SubscriptionNotFound
 from penstock.subscriptions import queue
 from penstock.upkeep import service
-from penstock.upkeep.state import Calls, OneProcess
+from penstock.upkeep.processes import ChildProcess, ProcessWork
+from penstock.upkeep.state import Calls, ManyProcesses, OneProcess
 from penstock.upkeep.watch import Watch
 from penstock.upkeep.workers import SequencerWorker, SweepWorker
-
-#: How long draining may exceed its limit, because some processes may have to be killed.
-MORE_DRAIN_SECONDS = 5.0
 
 
 def run(settings: Settings) -> int:
     """Run until a signal stops it.  Returns the exit code."""
-    is_one = settings.processes == 1
-    children = [ChildProcess(n, settings) for n in range(1, settings.processes + 1) if not is_one]
+    pace = settings.reconnects_per_second / (settings.processes + 1)
+    work = ProcessWork.of(settings, f"{__name__}:workers_of_child", settings.to_json(), pace)
+    children = [ChildProcess(number, work) for number in range(1, settings.processes + 1)]
     calls = Calls()
     workers: list[Worker] = [*children] if children else build_workers(settings, calls)
     require_sinks(settings)
@@ -54,17 +50,14 @@ def run(settings: Settings) -> int:
     if children:
         state = ManyProcesses(supervisor, watch, children)
     try:
-        code = service.serve(
-            supervisor,
-            state,
-            settings,
-            pace=settings.reconnects_per_second / (len(children) + 1),
-            abort=functools.partial(_abort, children),
-            more_seconds=MORE_DRAIN_SECONDS if children else 0.0,
-        )
+        return service.serve(supervisor, state, settings, pace=pace, children=children)
     finally:
         watch.close()
-    return process.EXIT_NOT_DRAINED if any(each.undrained for each in children) else code
+
+
+def workers_of_child(given: str, number: int, calls: Calls) -> list[Worker]:
+    """The workers of one of several processes."""
+    return build_workers(Settings.from_json(given), calls, number)
 
 
 def build_workers(settings: Settings, calls: Calls, number: int = 1) -> list[Worker]:
@@ -106,7 +99,7 @@ def _require_subscriptions(connection: database.Connection, settings: Settings) 
 
 def _consumer_id(settings: Settings, number: int) -> str | None:
     """A process's consumer id.  Several processes cannot share one, so each adds its number."""
-    if settings.consumer_id is None or settings.processes == 1:
+    if settings.consumer_id is None or settings.processes <= 1:
         return settings.consumer_id
     return f"{settings.consumer_id}-{number}"
 
@@ -178,9 +171,3 @@ def _queues(settings: Settings, calls: Calls) -> list[Worker]:
         one()  # refuses a name that is no handler, before anything is started
         workers.append(QueueWorker(worker, one))
     return workers
-
-
-def _abort(children: list[ChildProcess]) -> None:
-    for each in children:
-        each.kill()
-    process.abort()

@@ -40,9 +40,7 @@ class Settings(ServiceSettings):
     roles: tuple[str, ...] = option(
         "words", ("sequencer", "sweep"), "what the daemon does", words=ROLES
     )
-    processes: int = option(
-        "whole", 1, "how many processes share consumers, queues and relays", 1, 64
-    )
+    processes: int = shared.processes()
     consumers: dict[str, str] = option(
         "pairs", _NAMED, "SUBSCRIPTION=module:function, called with an event"
     )

@@ -15,6 +15,7 @@ from penstock.cli.output import say
 from penstock.consumer.handlers.failures import HandlerFailed, HandlerTimedOut
 from penstock.consumer.queue.consumer import QueueConsumer
 from penstock.consumer.queue.delivery import QueueDelivery
+from penstock.consumer.running.process import exit_text
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.subscriptions import queue
 from penstock.subscriptions.verdicts import Verdict
@@ -88,7 +89,7 @@ def _run(command: list[str], delivery: QueueDelivery, seconds: float | None) -> 
         return queue.DISCARD
     if code != 0:
         said = errors.decode(errors="replace").strip()[-_REASON:]
-        raise CommandFailed(f"exit code {code}: {said}")
+        raise CommandFailed(f"{exit_text(code)}: {said}")
     return None
 
 

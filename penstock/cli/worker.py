@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,12 +19,16 @@ from penstock.consumer.running.supervisor import Supervisor
 from penstock.database import config
 from penstock.errors import ConfigurationError, UsageError, said
 from penstock.upkeep.options import options_of
-from penstock.upkeep.settings import ServiceSettings, worker_settings
+from penstock.upkeep.settings import WorkerSettings, worker_settings
+
+if TYPE_CHECKING:
+    from penstock.consumer.running.worker import Worker
+    from penstock.upkeep.state import Calls
 
 logger = logging.getLogger("penstock.worker")
 
 
-@takes(options_of(ServiceSettings))
+@takes(options_of(WorkerSettings))
 def worker(
     application: Annotated[str, typer.Argument(help="module:app, a penstock.App")],
     target: ArchiveTargets = None,
@@ -37,21 +41,26 @@ def worker(
     environment variable too: --http-port is PENSTOCK_WORKER_HTTP_PORT.
     """
     from penstock.upkeep import service
-    from penstock.upkeep.state import Calls, OneProcess
+    from penstock.upkeep.processes import ChildProcess, ProcessWork
+    from penstock.upkeep.state import Calls, ManyProcesses, OneProcess
     from penstock.upkeep.watch import Watch
 
     settings = worker_settings(given, os.environ)
     process.log_to_stderr(settings.log_level, settings.log_format)
-    app, calls = load(application), Calls()
-    if app.archive is None:
-        app.archive = archive_targets(target) or None
+    app, calls = _with_archive(application, target), Calls()
+    given_to_each = {"application": application, "target": target, "all": settings.processes}
+    work = ProcessWork.of(settings, f"{__name__}:workers_of_child", given_to_each)
+    children = [ChildProcess(number, work) for number in range(1, settings.processes + 1)]
     workers = app.workers(calls.timed)
-    supervisor = Supervisor(workers, stuck_after_seconds=settings.stuck_seconds)
+    supervisor = Supervisor(children or workers, stuck_after_seconds=settings.stuck_seconds)
     watch = Watch(app.url or config.database_url(), list(app.consumers), everything=False)
     app.prepare()
     state = OneProcess(supervisor, watch, calls)
+    if children:
+        state = ManyProcesses(supervisor, watch, children)
     try:
-        code = service.serve(supervisor, state, settings, consumers=sorted(app.consumers))
+        named = sorted(app.consumers)
+        code = service.serve(supervisor, state, settings, children=children, consumers=named)
     except UsageError:
         raise
     except Exception as error:  # it ended all
@@ -60,6 +69,19 @@ def worker(
     finally:
         watch.close()
     raise typer.Exit(code)
+
+
+def workers_of_child(given: dict[str, Any], number: int, calls: Calls) -> list[Worker]:
+    """The workers of one of several processes."""
+    app = _with_archive(given["application"], given["target"])
+    return app.workers(calls.timed, process=number if given["all"] > 1 else None)
+
+
+def _with_archive(application: str, target: list[str] | None) -> App:
+    app = load(application)
+    if app.archive is None:
+        app.archive = archive_targets(target) or None
+    return app
 
 
 def load(address: str) -> App:

@@ -7,9 +7,10 @@ in time or aborted, 2 refused to start, or ended by a worker that cannot go on.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from penstock import database
@@ -19,6 +20,7 @@ from penstock.consumer.running.worker import Worker
 from penstock.database import migrate, pace as reconnect
 from penstock.upkeep import operations
 from penstock.upkeep.pages import HealthServer
+from penstock.upkeep.processes import MORE_DRAIN_SECONDS, ChildProcess, abort_all
 from penstock.upkeep.settings import ServiceSettings, UpkeepSettings
 from penstock.upkeep.state import Calls, OneProcess, State
 from penstock.upkeep.watch import Watch
@@ -50,26 +52,26 @@ def serve(
     settings: ServiceSettings,
     *,
     pace: float | None = None,
-    abort: Callable[[], None] = process.abort,
-    more_seconds: float = 0.0,
+    children: Sequence[ChildProcess] = (),
     **told: Any,
 ) -> int:
     """Run the workers and the pages until told to stop.  Returns the exit code.
 
-    ``pace`` limits the attempts a second to connect again.  ``abort`` is what a second signal
-    does.  ``more_seconds`` is how long draining may take beyond its limit.  ``told`` is logged
-    with the start.
+    ``pace`` limits the attempts a second to connect again.  ``children`` are the workers that are
+    processes.  ``told`` is logged with the start.
     """
     operations.record()
     server = HealthServer(settings.http_host, settings.http_port, state)
     if pace is not None:
         set_pace(pace)
-    process.drain_on_signals(supervisor, again=abort)
+    process.drain_on_signals(supervisor, again=functools.partial(abort_all, children))
     server.start()
     supervisor.start()
     logger.info("started", extra={"http_port": server.port, "pid": os.getpid()} | told)
     try:
+        more_seconds = MORE_DRAIN_SECONDS if children else 0.0
         drained = wait_and_drain(supervisor, settings.drain_seconds, more_seconds)
+        drained = drained and not any(each.undrained for each in children)
     finally:
         server.stop()
     return process.EXIT_DRAINED if drained else process.EXIT_NOT_DRAINED

@@ -20,6 +20,9 @@ waiting_seconds = partial(
 reconnects_per_second = partial(
     option, "number", 2.0, "attempts to connect again, of all processes", 0.1, 1000
 )
+processes = partial(
+    option, "whole", 0, "processes for the work, started again when they die; 0: this one", 0, 64
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,13 @@ class UpkeepSettings(ServiceSettings):
     reconnects_per_second: float = reconnects_per_second()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings(ServiceSettings):
+    """Where the handlers of an application run."""
+
+    processes: int = processes()
+
+
 def upkeep_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> UpkeepSettings:
     """The settings of ``penstock upkeep``.  A ConfigurationError names what is wrong."""
     options = options_of(UpkeepSettings)
@@ -60,11 +70,11 @@ def upkeep_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> 
     return UpkeepSettings(**chosen(options, given).values)
 
 
-def worker_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> ServiceSettings:
+def worker_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> WorkerSettings:
     """The same for ``penstock worker``."""
-    options = options_of(ServiceSettings)
+    options = options_of(WorkerSettings)
     given = {
         "flag": from_flags(options, flags),
         "environment": from_environment(options, WORKER_PREFIX, environ),
     }
-    return ServiceSettings(**chosen(options, given).values)
+    return WorkerSettings(**chosen(options, given).values)

@@ -1,13 +1,14 @@
-"""What the pages say about the workers of one process."""
+"""What the pages say about the workers of a program, in its own process or in several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.consumer.running.supervisor import Supervisor
 from penstock.consumer.running.worker import ConsumerWorker
-from penstock.upkeep.metrics import Figures, Histogram
+from penstock.upkeep.metrics import Figures, Histogram, add_up
+from penstock.upkeep.processes import ChildProcess
 from penstock.upkeep.watch import Watch, of_this_process
 from penstock.upkeep.workers import SequencerWorker
 
@@ -85,3 +86,30 @@ class OneProcess:
                 if silent > limit:
                     return f"the sequencer has made no pass for {silent:.0f} s"
         return ""
+
+
+class ManyProcesses(OneProcess):
+    """The workers run in processes that the supervisor keeps."""
+
+    def __init__(
+        self, supervisor: Supervisor, watch: Watch, children: Sequence[ChildProcess]
+    ) -> None:
+        super().__init__(supervisor, watch, Calls())
+        self._children = children
+
+    def not_live(self) -> str:
+        """Stuck workers, and processes that have not answered for too long."""
+        return "; ".join(filter(None, (each.not_live() for each in self._children)))
+
+    def not_ready(self) -> str:
+        """What is not ready, which includes a process that has not started yet."""
+        problem = super().not_ready()
+        if problem:
+            return problem
+        missing = [each.name for each in self._children if not each.started]
+        return f"not started: {', '.join(missing)}" if missing else ""
+
+    def figures(self) -> Figures:
+        """Figures added up over the processes, including those that have ended."""
+        own = figures_of(self._supervisor, self._calls)
+        return add_up([own, *(each.figures() for each in self._children)]) | self._watch.figures()

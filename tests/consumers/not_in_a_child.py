@@ -6,5 +6,5 @@ import sys
 
 from tests.consumers.handlers import record as record
 
-if "consumers.child" in sys.orig_argv:
+if "penstock.upkeep.child" in sys.orig_argv:
     raise RuntimeError("not here")

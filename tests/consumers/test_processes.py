@@ -32,7 +32,7 @@ def children(daemon: Daemon) -> list[int]:
     found = []
     for child in psutil.Process(daemon.process.pid).children():
         with contextlib.suppress(psutil.Error):
-            if "consumers.child" in child.cmdline():
+            if "penstock.upkeep.child" in child.cmdline():
                 found.append(child.pid)
     return sorted(found)
 
@@ -88,7 +88,7 @@ def test_one_is_killed_and_started_again_and_its_partitions_are_served(
     until(lambda: daemon.metric(metric, "consumer:billing") >= 200, "the count over both lives")
     restarts = {n: daemon.metric("penstock_worker_restarts_total", f"process:{n}") for n in (1, 2)}
     assert sum(restarts.values()) == 1
-    assert any("ended with -9" in line["event"] for line in daemon.events())
+    assert any("ended, killed by SIGKILL" in line["event"] for line in daemon.events())
     daemon.terminate()
     assert daemon.exit_code() == 0
     assert lease_states(log) == {("AVAILABLE", None)}

@@ -14,7 +14,7 @@ import pymysql
 import pytest
 
 from penstock.consumer.running import supervisor as module
-from penstock.consumer.running.supervisor import Supervisor
+from penstock.consumer.running.supervisor import ProcessEnded, Supervisor
 from penstock.errors import (
     DatabaseUnavailable,
     DuplicateSession,
@@ -186,16 +186,28 @@ def test_whatever_ends_a_worker_it_is_started_again(
         psycopg.errors.QueryCanceled(), psycopg.errors.LockNotAvailable(),
         psycopg.errors.ReadOnlySqlTransaction(), DatabaseUnavailable("away"),
         pymysql.err.OperationalError(1290, "running with --read-only"),
-        pymysql.err.OperationalError(1836, "read-only mode"),
+        pymysql.err.OperationalError(1836, "read-only mode"), ProcessEnded("killed"),
     ],
 )  # fmt: skip
 def test_what_passes_ends_no_program_that_is_young(
     pair: Pair, bounds: list[float], error: Exception
 ) -> None:
-    """Guard: the look at is_passing in _ends_all."""
+    """Guards: the looks at is_passing and ProcessEnded in _ends_all."""
     supervisor, one, _ = pair
     fail(supervisor, one, error)
     assert supervisor.states()[0][1] == 1
+
+
+def test_without_the_look_a_crash_ends_a_young_program(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: any failure in the first seconds is one of the start."""
+    monkeypatch.setattr(module, "ProcessEnded", DuplicateSession)
+    supervisor, one, _ = pair
+    one.failure = ProcessEnded("killed")
+    supervisor.wait()
+    with pytest.raises(ProcessEnded, match="killed"):
+        supervisor.drain(30)
 
 
 def test_whatever_ends_a_worker_at_the_start_is_told(pair: Pair, clock: Clock) -> None:
@@ -219,6 +231,17 @@ def test_the_pause_doubles_up_to_a_bound_and_forgets_after_good_times(
     fail(supervisor, one, OSError("gone"))
     assert bounds[-1] == 1
     assert supervisor.states()[0][1] == 8
+
+
+def test_when_the_database_is_back_a_worker_does_not_wait_for_long(
+    pair: Pair, clock: Clock, bounds: list[float]
+) -> None:
+    """Guard: the shorter bound, that of consumers."""
+    supervisor, one, _ = pair
+    clock.now += module.STARTED_AFTER_SECONDS + 1
+    for _ in range(6):
+        fail(supervisor, one, DatabaseUnavailable("gone"))
+    assert bounds == [1, 2, 4, 8, 10, 10]
 
 
 def test_what_was_right_for_a_while_ends_that_worker_only(

@@ -16,6 +16,7 @@ import penstock
 from penstock import subscriptions
 from penstock.cli.main import run
 from penstock.cli.worker import load
+from penstock.consumer.handlers.options import ConsumerOptions
 from penstock.errors import ConfigurationError, InvalidArgument
 from tests.consumers.conftest import Connection
 from tests.consumers.process import PENSTOCK, ROOT, Daemon, until
@@ -88,6 +89,18 @@ def test_it_consumes_and_drains(start: Start, tmp_path: Path, connection: Connec
     assert worker.wait(30) == 0
     assert connection.execute("SELECT count(*) FROM penstock.consumers").fetchone() == (0,)
     assert '"draining"' in (tmp_path / "output").read_text()
+
+
+def test_each_of_several_processes_has_an_id_of_its_own() -> None:
+    """Guard: of_process.  Two of one id would wait for each other."""
+    app = penstock.App()
+    app.consumer("billing", consumer_id="me")(print)
+    app.queue("mails")(print)
+    billing, mails = app.consumers.values()
+    named = billing.of_process(2).options
+    assert isinstance(named, ConsumerOptions)
+    assert named.consumer_id == "me-2"
+    assert mails.of_process(2) is mails
 
 
 def test_its_pages(tmp_path: Path, database_url: str, connection: Connection, start: Start) -> None:

@@ -49,6 +49,15 @@ class Declared:
         changed: dict[str, Any] = {kind: change(getattr(self.options, kind))}
         return replace(self, options=replace(self.options, **changed))
 
+    def of_process(self, number: int) -> Declared:
+        """The same declaration for one of several processes, which cannot share an id."""
+        options = self.options
+        if isinstance(options, QueueOptions) or options.consumer_id is None:
+            return self
+        return replace(
+            self, options=replace(options, consumer_id=f"{options.consumer_id}-{number}")
+        )
+
 
 class App:
     """Consumers by subscription; ``url`` is the database, by default the environment's.
@@ -120,11 +129,16 @@ class App:
 
         return declare
 
-    def workers(self, around: Callable[[str, Function], Function] | None = None) -> list[Worker]:
+    def workers(
+        self,
+        around: Callable[[str, Function], Function] | None = None,
+        *,
+        process: int | None = None,
+    ) -> list[Worker]:
         """A worker for each consumer.  No worker has a connection yet.
 
         ``around`` is given the name of each worker and its handler, and returns what is called
-        instead of it.
+        instead of it.  ``process`` is the number of this process, if there are several.
         """
         if not self.consumers:
             raise InvalidArgument(
@@ -134,6 +148,8 @@ class App:
         found: list[Worker] = []
         for subscription, declared in self.consumers.items():
             name = f"consumer:{subscription}"
+            if process is not None:
+                declared = declared.of_process(process)
             if around is not None:
                 declared = declared.around(functools.partial(around, name))
             kind = QueueWorker if isinstance(declared.options, QueueOptions) else ConsumerWorker

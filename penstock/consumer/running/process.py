@@ -18,6 +18,14 @@ EXIT_NOT_DRAINED = 1
 EXIT_REFUSED = 2
 
 
+def exit_text(code: int) -> str:
+    """How a process has ended: its exit code, or the signal that has killed it."""
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"exit code {code}"
+
+
 def abort() -> None:
     """End this process at once."""
     os._exit(EXIT_NOT_DRAINED)

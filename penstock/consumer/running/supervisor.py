@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock import database
 from penstock.consumer.running.worker import Worker
-from penstock.database.backoff import backoff
+from penstock.database.backoff import MAX_RECONNECT_SECONDS, backoff
 from penstock.errors import PenstockError, UsageError, error_text, said
 
 logger = logging.getLogger(__name__)
@@ -23,6 +23,10 @@ MAX_RESTART_SECONDS = 30.0
 HEALTHY_AFTER_SECONDS = 60.0
 STUCK_AFTER_SECONDS = 300.0
 LOOK_SECONDS = 0.5
+
+
+class ProcessEnded(PenstockError):
+    """A process that had begun to work has ended without being asked to."""
 
 
 @dataclass(slots=True)
@@ -133,7 +137,7 @@ class Supervisor:
                 running.restarts += 1
                 healthy = running.turned - started > HEALTHY_AFTER_SECONDS
                 running.attempt = 1 if healthy else running.attempt + 1
-                pause = backoff(running.attempt, MAX_RESTART_SECONDS)
+                pause = backoff(running.attempt, _longest_pause(error))
                 _report(running.worker.name, error, pause)
                 self._stop.wait(pause)
 
@@ -143,13 +147,18 @@ class Supervisor:
         A failure at the start does, so that the operator sees it: a wrong call stays wrong.  A call
         that was right for a while does not: somebody has removed what it needs, a subscription for
         example, and that must not end the others.  Nor does what passes, such as a lock that took
-        too long.
+        too long.  Nor does a process that a handler has crashed: the event is tried again.
         """
-        if database.is_passing(error):
+        if database.is_passing(error) or isinstance(error, ProcessEnded):
             return False
         if isinstance(error, UsageError) and ran_seconds < HEALTHY_AFTER_SECONDS:
             return True
         return self._clock() - self._begun < STARTED_AFTER_SECONDS
+
+
+def _longest_pause(error: BaseException) -> float:
+    """A worker goes on soon after the database is back.  Consumers have the same bound."""
+    return MAX_RECONNECT_SECONDS if database.is_passing(error) else MAX_RESTART_SECONDS
 
 
 def _as_exception(error: BaseException) -> Exception:

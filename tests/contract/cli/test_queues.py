@@ -105,6 +105,14 @@ def test_a_command_that_takes_too_long_is_ended(db: ContractDatabase, run: Run) 
     assert queue.statistics(db.connect(), QUEUE).dead == 5
 
 
+def test_a_command_that_is_killed_has_failed(db: ContractDatabase, run: Run) -> None:
+    """As by the kernel, when memory is out."""
+    worked = run("work", QUEUE, "--until-idle", "--", "sh", "-c", "kill -9 $$")
+    assert (worked.code, worked.err.splitlines()[-1]) == (1, f"queue {QUEUE}: 0 done, 5 failed")
+    letters = run("dead-letter", "list", QUEUE, "-o", "json").rows
+    assert [each["reason"] for each in letters] == ["CommandFailed: killed by SIGKILL: "] * 5
+
+
 def _is_running(pid: int) -> bool:
     """Whether there is such a process, other than one that has ended and nobody has asked for."""
     try:

@@ -1,6 +1,7 @@
-"""A child process of the daemon, seen from the process that starts it.
+"""A process that runs handlers, seen from the program that keeps it: daemon or worker.
 
-The two talk over a socket pair, one JSON object a line: first what to run, then questions and
+A handler that crashes its process does not end the program then: another process is started.  The
+two talk over a socket pair, one JSON object a line: first what to run, then questions and
 answers, at the end why the process exits. When one of them dies, in whatever way, its end of the
 socket closes, so the other one always notices.
 """
@@ -15,26 +16,62 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from consumers.settings import Settings
+from penstock.consumer.running.process import abort, exit_text
+from penstock.consumer.running.supervisor import ProcessEnded
 from penstock.errors import PenstockError, UsageError
 from penstock.upkeep.metrics import Figures, add_up, only_counters
+from penstock.upkeep.settings import ServiceSettings
 
 ASK_SECONDS = 2.0
 #: How often the thread of a process checks whether it should drain.
 LOOK_SECONDS = 0.2
-#: How long a process may exceed its own limit for draining.
-MORE_DRAIN_SECONDS = 3.0
+#: How long a process may exceed its own limit for draining before it is killed.
+KILLED_AFTER_SECONDS = 3.0
+#: How long all of them may, the killed ones too.
+MORE_DRAIN_SECONDS = 5.0
 
 
-class ProcessEnded(PenstockError):
-    """A process of the daemon has ended without being asked to."""
+class ProcessNotStarted(PenstockError):
+    """A process has ended before it began to work, and did not say why."""
 
 
 class ProcessRefused(UsageError):
-    """A process of the daemon cannot do what it is asked to; a restart would not help."""
+    """A process cannot do what it is asked to; a restart would not help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessWork:
+    """What the processes of a program run, and how."""
+
+    #: ``module:function``.  Called with ``given``, the process's number and its Calls, it returns
+    #: the workers.
+    build: str
+    given: Any
+    log_level: str
+    log_format: str
+    drain_seconds: float
+    stuck_seconds: float
+    #: Attempts a second of one process to connect again; None: no limit.
+    pace: float | None = None
+
+    @classmethod
+    def of(
+        cls, settings: ServiceSettings, build: str, given: Any, pace: float | None = None
+    ) -> ProcessWork:
+        """With what a program's settings say of every process."""
+        return cls(
+            build=build,
+            given=given,
+            log_level=settings.log_level,
+            log_format=settings.log_format,
+            drain_seconds=settings.drain_seconds,
+            stuck_seconds=settings.stuck_seconds,
+            pace=pace,
+        )
 
 
 class Line:
@@ -77,12 +114,12 @@ class Line:
 class ChildProcess:
     """A worker that runs one process and drains it when told to stop."""
 
-    def __init__(self, number: int, settings: Settings) -> None:
+    def __init__(self, number: int, work: ProcessWork) -> None:
         self.name = f"process:{number}"
         self.started = False
         self.undrained = False
         self._number = number
-        self._settings = settings
+        self._work = work
         self._line: Line | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -98,14 +135,17 @@ class ChildProcess:
         self._runs += 1
         with self._running() as (line, process):
             told = self._follow(line, stop)
-            code = process.wait()
+            code, has_started = process.wait(), self.started
         if stop.is_set():
             self.undrained = self.undrained or code != 0
             return
         problem = told.get("ended", "")
         if problem and (told["usage"] or self._runs == 1):
             raise ProcessRefused(problem, hint=told["hint"])
-        raise ProcessEnded(f"{self.name} ended with {code}: {problem or 'it did not say why'}")
+        text = f"{self.name} ended, {exit_text(code)}: {problem or 'it did not say why'}"
+        if has_started:
+            raise ProcessEnded(text, hint="what it had in hand comes again")
+        raise ProcessNotStarted(text)
 
     def last_turn(self) -> float:
         """Always now.  Whether the process is alive is decided by :meth:`not_live`."""
@@ -128,7 +168,7 @@ class ChildProcess:
         """
         self._ask()
         silent = self._silent_since
-        if silent is not None and time.monotonic() - silent > self._settings.stuck_seconds:
+        if silent is not None and time.monotonic() - silent > self._work.stuck_seconds:
             return f"{self.name} does not answer"
         return f"{self.name} is stuck: {', '.join(self._stuck)}" if self._stuck else ""
 
@@ -145,7 +185,7 @@ class ChildProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "consumers.child", str(theirs.fileno())],
+                [sys.executable, "-m", "penstock.upkeep.child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 # Ctrl-C reaches all processes of a terminal. This one drains when the daemon says
@@ -155,7 +195,7 @@ class ChildProcess:
         self._process, line = process, Line(ours)
         try:
             with contextlib.suppress(OSError):  # it has ended already: the closed socket will tell
-                line.send({"number": self._number, "settings": self._settings.to_json()})
+                line.send({"number": self._number, "work": asdict(self._work)})
             yield line, process
         finally:
             self.started, self._line, self._stuck, self._silent_since = False, None, [], None
@@ -170,7 +210,7 @@ class ChildProcess:
         give_up = float("inf")
         while time.monotonic() < give_up:
             if stop.is_set() and give_up == float("inf"):
-                give_up = time.monotonic() + self._settings.drain_seconds + MORE_DRAIN_SECONDS
+                give_up = time.monotonic() + self._work.drain_seconds + KILLED_AFTER_SECONDS
                 with contextlib.suppress(OSError):
                     line.send({"drain": True})
             try:
@@ -206,3 +246,10 @@ class ChildProcess:
             self._silent_since = None
             self._stuck = answer["stuck"]
             self._last = {(name, label): value for name, label, value in answer["figures"]}
+
+
+def abort_all(children: Sequence[ChildProcess]) -> None:
+    """End all at once: what a second signal does."""
+    for each in children:
+        each.kill()
+    abort()
