@@ -263,11 +263,38 @@ $$;
 -- then waits for an erasure that waits for these copies would end in a deadlock.
 CREATE OR REPLACE FUNCTION await_erasures(owner_id bigint, pieces queue_piece[]) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    topic_ids bigint[] := ARRAY(SELECT DISTINCT p.partition_id >> 16 FROM unnest(pieces) AS p ORDER BY 1);
+    set_to text;
 BEGIN
+    -- Who shares already goes on: the erasure waits for the end of this transaction.
+    IF COALESCE(current_setting('penstock.shares_copies', true), '') = '' AND EXISTS (
+        SELECT FROM erasures AS e WHERE e.topic_id = ANY (topic_ids) AND e.finished_at IS NULL)
+    THEN
+        PERFORM let_erasures_pass(topic_ids);
+    END IF;
     PERFORM FROM subscription_topics AS r
-    WHERE r.subscription_id = owner_id AND r.topic_id IN (SELECT p.partition_id >> 16 FROM unnest(pieces) AS p)
+    WHERE r.subscription_id = owner_id AND r.topic_id = ANY (topic_ids)
     ORDER BY r.topic_id
     FOR SHARE;
+    set_to := set_config('penstock.shares_copies', 'on', true);
+END
+$$;
+
+-- name: let_erasures_pass
+-- Waits for the step of an erasure of these topics that is under way, for at most 5 seconds. PostgreSQL lets those who
+-- share a row pass somebody who waits for it alone. So workers whose transactions overlap would keep an erasure waiting
+-- for ever. The error undoes the lock: nobody waits for who has waited here.
+CREATE OR REPLACE FUNCTION let_erasures_pass(topic_ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('lock_timeout')::interval NOT BETWEEN interval '1 microsecond' AND interval '5 seconds' THEN
+        PERFORM set_config('lock_timeout', '5s', true);
+    END IF;
+    PERFORM FROM erasures AS e WHERE e.topic_id = ANY (topic_ids) AND e.finished_at IS NULL FOR KEY SHARE;
+    RAISE EXCEPTION 'lets go of the lock';
+EXCEPTION WHEN raise_exception OR lock_not_available OR deadlock_detected THEN
+    NULL;  -- who shares may wait for this transaction: then it goes on
 END
 $$;
 

@@ -116,6 +116,48 @@ def test_a_worker_and_an_erasure_wait_in_one_order(db: ContractDatabase, own: Co
     assert _finished_meanwhile(db, own) == (1, [b""])
 
 
+def _comes_later(db: ContractDatabase, own: Connection, waits: bool) -> int:
+    """What an erasure finds that waits for one worker when a second one comes."""
+    here, later = _copies(own, 2)
+    erasure = _begun(own, 2)
+    with (
+        closing(db.connect()) as eraser,
+        ThreadPoolExecutor(2) as threads,
+        closing(db.connect(autocommit=False)) as second,
+        closing(db.connect(autocommit=False)) as first,
+    ):
+        queue.acknowledge(first, QUEUE, [here.receipt])
+        erasing = threads.submit(
+            database.call, eraser, "erase_letters", erasure=erasure, key="k", max_rows=10
+        )
+        db.wait_until_blocked(eraser)
+        working = threads.submit(queue.acknowledge, second, QUEUE, [later.receipt])
+        if waits:
+            db.wait_until_blocked(second)
+        else:
+            working.result()
+        first.commit()
+        if waits:
+            erasing.result()
+        else:
+            db.wait_until_blocked(eraser)
+        working.result()
+        second.commit()
+        return int(erasing.result()[0][0])
+
+
+def test_who_comes_later_lets_an_erasure_pass(db: ContractDatabase, own: Connection) -> None:
+    """Guard: let_erasures_pass; MySQL and MariaDB give locks in the order of asking."""
+    assert _comes_later(db, own, waits=True) == 1
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_without_that_workers_that_overlap_pass_it(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: as long as one has begun before the last one ends, the erasure waits."""
+    db.without_guard("await_erasures", "PERFORM let_erasures_pass(topic_ids);", "NULL;")
+    assert _comes_later(db, own, waits=False) == 0
+
+
 def test_without_that_order_they_wait_for_each_other(db: ContractDatabase, own: Connection) -> None:
     """Mutant: one of the two ends in a deadlock."""
     call = (
