@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextlib import AbstractContextManager
 from functools import cache
 from time import perf_counter
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from penstock.database import calls, catalog, config, dialects, timings, unwrap
 from penstock.database.dialect import Dialect
 from penstock.database.mysql import asynchronous as mysql
+from penstock.database.mysql.session import MySQLWork
 from penstock.database.postgres import connection as postgres
 from penstock.database.postgres.session import PostgresWork
 from penstock.database.steps import Call, Rows, Steps
@@ -73,7 +75,16 @@ class _Psycopg(AsyncDriver):
             kind = psycopg.AsyncCursor
         async with kind(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
             await cursor.execute(sql, binds or None)
-            return [] if cursor.description is None else list(await cursor.fetchall())
+            if cursor.description is not None:
+                return list(await cursor.fetchall())
+            if not postgres.is_in_pipeline(self.connection):
+                return []
+            try:
+                return list(await cursor.fetchall())
+            except psycopg.ProgrammingError:
+                if cursor.pgresult is None or cursor.description is not None:
+                    raise
+                return []  # a statement without rows
 
 
 class _Asyncpg(AsyncDriver):
@@ -104,6 +115,13 @@ async def connect_async(url: str, *, application_name: str, seconds: float = 30)
     return await kind.connect_async(
         url, application_name=application_name, statement_timeout_ms=int(seconds * 1000)
     )
+
+
+def unended(connection: Any) -> AbstractContextManager[Any]:
+    """In this block, SQL text on such a connection must not end the transaction."""
+    if isinstance(connection, mysql.AsyncMySQLConnection):
+        return MySQLWork().unended(connection.driver)
+    return _POSTGRES.unended(connection)
 
 
 async def is_rolled_back(connection: Any) -> bool:

@@ -111,6 +111,10 @@ class Work(Protocol):
         """A transaction that commits at the end, or rolls back when its block raises."""
         ...
 
+    def unended(self, connection: Any) -> AbstractContextManager[Any]:
+        """In this block, SQL text must not end the transaction."""
+        ...
+
     def is_broken(self, connection: Any) -> bool:
         """Whether the transaction was rolled back while its block ignored the error."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from penstock.database.dialect import CommitListener, Listener
@@ -32,6 +32,10 @@ class MemoryWork:
     def transaction(self, connection: Any) -> AbstractContextManager[Any]:
         transaction: AbstractContextManager[Any] = connection.transaction()
         return transaction
+
+    def unended(self, connection: Any) -> AbstractContextManager[Any]:
+        """The log in memory runs no such text."""
+        return nullcontext()
 
     def is_broken(self, connection: Any) -> bool:
         """Never: a block cannot end the transaction that it is in."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock import database
 from penstock.consumer.handlers.failures import HandlerRolledBack
 from penstock.database import sessions, steps
-from penstock.database.async_connections import is_rolled_back, run_on
+from penstock.database.async_connections import is_rolled_back, run_on, unended
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -81,7 +81,8 @@ class Working(ABC):
             with kind.transaction(connection):
                 steps.run(connection, self.finish_steps(position))
                 at.step = _WITHIN
-                yield connection
+                with kind.unended(connection):
+                    yield connection
                 at.step = _BEHIND
                 if kind.is_broken(connection):
                     raise _swallowed()
@@ -96,7 +97,8 @@ class Working(ABC):
             ):
                 await run_on(connection, self.finish_steps(position))
                 at.step = _WITHIN
-                yield connection
+                with unended(connection):
+                    yield connection
                 at.step = _BEHIND
                 if await is_rolled_back(connection):
                     raise _swallowed()
@@ -173,4 +175,8 @@ def _is_disturbed(step: int, error: BaseException) -> bool:
 
 
 def _swallowed() -> HandlerRolledBack:
-    return HandlerRolledBack("a statement failed in the transaction and was passed over")
+    return HandlerRolledBack(
+        "the transaction was lost before its block ended: a statement in it failed and was passed "
+        "over, or SQL text ended it",
+        hint="after such an error roll back, or let it through; the end of the block commits",
+    )

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from penstock.database.mysql import limits
+from penstock.database.unended import require_unended
 from penstock.driver_errors import errno_of
 from penstock.errors import TransactionRolledBack, UsageError
 
@@ -30,8 +31,13 @@ class Blocks:
     #: When the present wait for the server began, by the monotonic clock.
     waiting_since: float | None = None
 
+    #: Whether SQL text must not end the transaction.
+    is_kept = False
+
     def query(self: Any, sql: Any, unbuffered: bool = False) -> Any:
         """One statement, and its result."""
+        if self.is_kept:
+            require_unended("mysql", sql)
         self.waiting_since = time.monotonic()
         try:
             return super().query(sql, unbuffered)  # type: ignore[misc]

@@ -87,6 +87,15 @@ class MySQLWork:
                 connection.autocommit(True)
                 limits.lift(connection)
 
+    @contextmanager
+    def unended(self, connection: Any) -> Iterator[None]:
+        """Its connection looks at the text."""
+        connection.is_kept = True
+        try:
+            yield
+        finally:
+            connection.is_kept = False
+
     def is_broken(self, connection: Any) -> bool:
         """Whether the savepoint is gone: a deadlock or the block itself ended the transaction.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from penstock.database import config
 from penstock.database.dialect import CommitListener, Listener
 from penstock.database.postgres.connection import is_own_session
+from penstock.database.unended import cursor_kind
 from penstock.database.wake import Wake
 from penstock.errors import said
 
@@ -59,9 +61,19 @@ class PostgresWork:
         transaction: AbstractContextManager[Any] = connection.transaction()
         return transaction
 
+    @contextmanager
+    def unended(self, connection: Any) -> Iterator[None]:
+        """Its cursors look at the text."""
+        given = connection.cursor_factory
+        connection.cursor_factory = cursor_kind(given)
+        try:
+            yield
+        finally:
+            connection.cursor_factory = given
+
     def is_broken(self, connection: Any) -> bool:
-        """Whether the transaction has failed: its COMMIT rolls back without raising an error."""
-        return bool(connection.info.transaction_status == _IN_ERROR)
+        """Whether the transaction has failed, or has ended: COMMIT says nothing of it."""
+        return connection.info.transaction_status in {_IN_ERROR, _IDLE}
 
     def is_closed(self, connection: Any) -> bool:
         return bool(connection.closed)

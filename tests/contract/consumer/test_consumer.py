@@ -106,7 +106,7 @@ def _lose_transaction(db: ContractDatabase, transaction: Any, batch: Batch) -> N
         with pytest.raises(psycopg.Error):
             database.execute(transaction, "SELECT 1 / 0")
     else:
-        database.execute(transaction, "ROLLBACK")  # as a deadlock does it
+        database.execute(transaction, "/*! ROLLBACK */")  # as a deadlock does it
         Effects.write(transaction, batch.events)
 
 
