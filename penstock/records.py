@@ -6,9 +6,12 @@ import json
 import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, TypeVar
+
+from penstock.errors import InvalidArgument
 
 T = TypeVar("T")
 
@@ -381,8 +384,22 @@ def as_time(value: Any) -> datetime:
     """An aware time, also from PostgreSQL's 8 bytes, or from a driver that omits the zone UTC."""
     if isinstance(value, bytes):
         return _POSTGRES_EPOCH + timedelta(microseconds=int.from_bytes(value, "big", signed=True))
-    assert isinstance(value, datetime)
+    if not isinstance(value, datetime):
+        value = _time_of_codec(value)
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def _time_of_codec(value: Any) -> datetime:
+    """A time from a connection that the application has told how to read times."""
+    if isinstance(value, tuple) and len(value) == 1 and isinstance(value[0], int):  # asyncpg's
+        return _POSTGRES_EPOCH + timedelta(microseconds=value[0])
+    with suppress(ValueError):
+        return datetime.fromisoformat(str(value))
+    raise InvalidArgument(
+        f"a time came as {type(value).__name__}, because the connection reads timestamptz by a "
+        "codec or loader of its own",
+        hint="let it return datetime, or give Penstock a connection without it",
+    )
 
 
 def as_headers(value: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ was wrong; 3 the database or the machine caused a failure.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -26,6 +27,9 @@ def app(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack characters of a name
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _invoke(given)
     except UsageError as error:

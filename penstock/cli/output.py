@@ -56,14 +56,19 @@ def show(records: Iterable[Any], output: Format) -> None:
 
 def show_json(value: Any) -> None:
     """Write one JSON document."""
-    text = json.dumps(value, default=_as_json, ensure_ascii=False, indent=2)
+    text = json.dumps(value, default=_as_json, ensure_ascii=_is_ascii(), indent=2)
     sys.stdout.write(f"{text}\n")
 
 
 def show_line(record: Any) -> None:
     """Write one JSON object on one line."""
-    text = json.dumps(as_dict(record), default=_as_json, ensure_ascii=False)
+    text = json.dumps(as_dict(record), default=_as_json, ensure_ascii=_is_ascii())
     sys.stdout.write(f"{text}\n")
+
+
+def _is_ascii() -> bool:
+    """Whether standard output lacks some characters, so that JSON has to escape them."""
+    return "utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
 
 
 def say(text: str) -> None:

@@ -50,6 +50,8 @@ _DEADLOCK = frozenset({"40P01", 1213})
 #: So often a call is made that ends in a deadlock, when it is a transaction of its own.
 _TRIES = 4
 _LONGEST_PAUSE_SECONDS = 0.05
+#: What is in the one encoding cannot be written in the other.
+_NO_SUCH_CHARACTER = frozenset({"22P05"})
 _NOTICES_FULL = "54000"  # program_limit_exceeded
 #: Ended by a limit of time or by an operator.
 _CANCELLED = frozenset({"57014", 1317, 1969, 3024})
@@ -218,6 +220,13 @@ def typed_errors(schema: str | None = None) -> Iterator[None]:
 
 
 def _translated(error: BaseException, schema: str) -> PenstockError | None:
+    if isinstance(error, UnicodeEncodeError) or sqlstate_of(error) in _NO_SUCH_CHARACTER:
+        return InvalidArgument(
+            f"a text has a character that the encoding of the connection or of the database "
+            f"lacks: {driver_error(error)}",
+            hint="use a database in UTF8, and client_encoding=utf8 in its address; or leave the "
+            "character out",
+        )
     return from_database(error, schema) or denied.translated(error, schema)
 
 

@@ -260,10 +260,12 @@ def _decoding(connection: Any) -> Iterator[Callable[[Any], list[Row]]]:
         yield _read_converted
         return
     driver.decoders = before | _DECODERS
+    # The application may have asked for bytes in place of text.
+    unicode_before, driver.use_unicode = getattr(driver, "use_unicode", True), True
     try:
         yield _read
     finally:
-        driver.decoders = before
+        driver.decoders, driver.use_unicode = before, unicode_before
 
 
 def _read(cursor: Any) -> list[Row]:

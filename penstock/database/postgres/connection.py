@@ -66,7 +66,8 @@ class Postgres:
             except load_psycopg().OperationalError as error:
                 given.without_options(error)
                 connection = kind.connect(given.url, autocommit=True, **given.options)
-            try:
+        try:
+            with given.told_by_the_server():
                 connection.answer_seconds = bounded.answer_seconds(statement_timeout_ms)
                 require_server(connection.info.server_version)
                 answered = connection.execute(_WHO_ANSWERS, prepare=False)
@@ -74,9 +75,9 @@ class Postgres:
                 for each in given.settings_left(connection):
                     connection.execute(each.encode(), prepare=False)
                 connection.autocommit = autocommit
-            except BaseException:
-                connection.close()
-                raise
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def statement(self, name: str) -> Statement:
@@ -91,7 +92,9 @@ class Postgres:
             cursor = _cursor(connection)
             _run(connection, cursor, sql, binds and _with_literals(sql, binds))
             # Tells whether there are rows, without building `description`.
-            return [] if cursor.rownumber is None else list(cursor.fetchall())
+            if cursor.rownumber is not None:
+                return list(cursor.fetchall())
+            return pipelined_rows(cursor) if is_in_pipeline(connection) else []
         if on_sqlalchemy(connection):
             result = connection.exec_driver_sql(sql, binds)
             return [tuple(row) for row in result] if result.returns_rows else []
@@ -134,6 +137,7 @@ class Postgres:
         return bool(
             is_psycopg(connection)
             and connection.autocommit
+            and not is_in_pipeline(connection)
             and connection.info.transaction_status == _IDLE
         )
 
@@ -163,15 +167,16 @@ async def connect_async(url: str, *, application_name: str, statement_timeout_ms
         except load_psycopg().OperationalError as error:
             given.without_options(error)
             connection = await kind.connect(given.url, autocommit=True, **given.options)
-        try:
+    try:
+        with given.told_by_the_server():
             connection.answer_seconds = bounded.answer_seconds(statement_timeout_ms)
             answered = await connection.execute(_WHO_ANSWERS, prepare=False)
             _look_for_pooler(connection, await answered.fetchone())
             for each in given.settings_left(connection):
                 await connection.execute(each.encode(), prepare=False)
-        except BaseException:
-            await connection.close()
-            raise
+    except BaseException:
+        await connection.close()
+        raise
     return connection
 
 
@@ -288,6 +293,21 @@ def _is_psycopg_type(kind: Any) -> bool:
     )
 
 
+def is_in_pipeline(connection: Any) -> bool:
+    """Whether psycopg's connection is in its pipeline mode: a statement's result comes later."""
+    return bool(connection.info.pipeline_status)
+
+
+def pipelined_rows(cursor: Any) -> list[Row]:
+    """The rows of the statement that was sent last in a pipeline: to ask for them waits for it."""
+    try:
+        return list(cursor.fetchall())
+    except load_psycopg().ProgrammingError:
+        if cursor.pgresult is None or cursor.description is not None:
+            raise
+        return []  # a statement without rows
+
+
 def _cursor(connection: Any) -> Any:
     """A cursor that gives tuples, takes named parameters and can return the binary format.
 
@@ -341,7 +361,7 @@ class _Given:
 
     @contextmanager
     def typed_errors(self) -> Iterator[None]:
-        """What goes wrong while a connection is opened becomes a typed error."""
+        """What goes wrong in the connect becomes a typed error."""
         psycopg = load_psycopg()
         try:
             yield
@@ -351,6 +371,20 @@ class _Given:
             raise _unreadable() from None
         except UnicodeError as error:  # psycopg looks up the host itself
             raise unusable(self.url, error) from None
+
+    @contextmanager
+    def told_by_the_server(self) -> Iterator[None]:
+        """The address was good; what goes wrong now is what the server has refused."""
+        psycopg = load_psycopg()
+        try:
+            yield
+        except psycopg.OperationalError as error:
+            raise _unavailable(self.url, error) from None
+        except psycopg.Error as error:
+            raise ConfigurationError(
+                f"{address.shown(self.url)} refuses what every connection needs: {error}",
+                hint="let the login, or the pooler in between, take this setting",
+            ) from error
 
     def without_options(self, error: BaseException) -> None:
         """Go on without `options` when that may be what was refused; else raises the error.

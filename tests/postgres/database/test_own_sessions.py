@@ -16,7 +16,7 @@ from penstock import database, log
 from penstock.database import migrate
 from penstock.database.async_connections import connect_async
 from penstock.database.postgres import connection as postgres
-from penstock.errors import DatabaseUnavailable, WrongIsolation
+from penstock.errors import DatabaseUnavailable, InvalidArgument, WrongIsolation
 from penstock.topics import names
 from tests.kit.log import Connection, put, texts, topic
 from tests.kit.silent_proxy import HOST, SilentProxy
@@ -108,7 +108,7 @@ def test_settings_of_the_database_do_not_reach_our_sessions(
         put(own, "snow ☃", key="☃")
         log.sequence(own)
         assert texts(own) == ["snow ☃"]
-    refused = pytest.raises((WrongIsolation, UnicodeEncodeError))
+    refused = pytest.raises((WrongIsolation, InvalidArgument))
     with psycopg.connect(database_url, autocommit=True) as plain, refused:
         put(plain, "snow ☃", key="☃")
         log.sequence(plain)
