@@ -190,37 +190,27 @@ BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
-    SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(n.partition_id, HEX(n.key_digest))), ']'), COUNT(*)
-    INTO ended, ended_keys
+    SELECT CONCAT('[', GROUP_CONCAT(IF(n.has_first, NULL, JSON_ARRAY(n.partition_id, HEX(n.key_digest)))), ']'),
+           CONCAT('[', GROUP_CONCAT(IF(n.has_first, JSON_ARRAY(n.partition_id, HEX(n.key_digest)), NULL)), ']'),
+           COALESCE(SUM(NOT n.has_first), 0)
+    INTO ended, wanted, ended_keys
     FROM (
-        SELECT u.partition_id, u.key_digest
+        SELECT h.partition_id, h.key_digest, h.has_first, ROW_NUMBER() OVER (PARTITION BY h.has_first) AS place
         FROM (
-            SELECT DISTINCT k.partition_id, k.key_digest
-            FROM queue_keys AS k FORCE INDEX (queue_keys_state)
-            WHERE k.subscription_id = owner_id AND k.state = 'unsure'
+            SELECT u.partition_id, u.key_digest, EXISTS (
+                       SELECT * FROM queue_keys AS f FORCE INDEX (queue_keys_key)
+                       WHERE f.subscription_id = owner_id AND f.partition_id = u.partition_id
+                         AND f.key_digest = u.key_digest AND f.state = 'first') AS has_first
+            FROM (
+                SELECT DISTINCT k.partition_id, k.key_digest
+                FROM queue_keys AS k FORCE INDEX (queue_keys_state)
+                WHERE k.subscription_id = owner_id AND k.state = 'unsure'
+                LIMIT 1000000
+            ) AS u
             LIMIT 1000000
-        ) AS u
-        WHERE NOT EXISTS (
-            SELECT * FROM queue_keys AS f FORCE INDEX (queue_keys_key)
-            WHERE f.subscription_id = owner_id AND f.partition_id = u.partition_id AND f.key_digest = u.key_digest
-              AND f.state = 'first')
-        LIMIT 1000
-    ) AS n;
-    SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(n.partition_id, HEX(n.key_digest))), ']') INTO wanted
-    FROM (
-        SELECT u.partition_id, u.key_digest
-        FROM (
-            SELECT DISTINCT k.partition_id, k.key_digest
-            FROM queue_keys AS k FORCE INDEX (queue_keys_state)
-            WHERE k.subscription_id = owner_id AND k.state = 'unsure'
-            LIMIT 1000000
-        ) AS u
-        WHERE EXISTS (
-            SELECT * FROM queue_keys AS f FORCE INDEX (queue_keys_key)
-            WHERE f.subscription_id = owner_id AND f.partition_id = u.partition_id AND f.key_digest = u.key_digest
-              AND f.state = 'first')
-        LIMIT 10000
-    ) AS n;
+        ) AS h
+    ) AS n
+    WHERE n.place <= IF(n.has_first, 10000, 1000);
     IF wanted IS NOT NULL THEN
         CALL hold_first(owner_id, wanted, held);
     END IF;
