@@ -102,6 +102,9 @@ turn: BEGIN
         IF kept_order = 'key' THEN
             CALL settle_keys(owner_id, has_unsettled);
         END IF;
+        IF has_removed(owner_id) THEN
+            CALL drop_removed(owner_id, floor_id, kept_order);
+        END IF;
     END IF;
     -- A range that somebody is just cutting is still seen whole, so nothing that is not seen yet is below these.
     SELECT GREATEST(last_id, COALESCE(MAX(r.id), 0)), MIN(r.id), MIN(IF(r.token IS NULL, r.id, NULL)),

@@ -214,3 +214,83 @@ BEGIN
     ORDER BY sequence, topic, `partition`
     LIMIT max_events;
 END;
+
+-- name: has_removed
+-- Whether retention has removed events that a queue has dealt and not finished: its position is below them.
+CREATE FUNCTION has_removed(owner_id BIGINT) RETURNS BOOLEAN
+READS SQL DATA
+BEGIN
+    DECLARE found INT DEFAULT 0;
+    SELECT COUNT(*) INTO found
+    FROM leases AS l STRAIGHT_JOIN partitions AS p ON p.id = l.partition_id
+    WHERE l.subscription_id = owner_id AND current_position(owner_id, l.partition_id) < p.low_sequence - 1;
+    RETURN found > 0;
+END;
+
+-- name: drop_removed
+-- Ends what a queue has dealt and retention has removed: a receiver would get a claim of nothing, again and again. That
+-- it was skipped is recorded already. A claim that somebody has stays until its time is over: he may have read it. What
+-- waits behind the key of such an event and is gone too ends with it: nobody else can be about to finish that key.
+CREATE PROCEDURE drop_removed(owner_id BIGINT, floor_id BIGINT, kept_order VARCHAR(10))
+BEGIN
+    DECLARE ids, gone_ids, pieces, cuts, behind LONGTEXT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
+    SET SESSION group_concat_max_len = 4294967295;
+    SELECT GROUP_CONCAT(o.id ORDER BY o.id) INTO ids
+    FROM (
+        SELECT r.id
+        FROM queue_ranges AS r STRAIGHT_JOIN partitions AS p ON p.id = r.partition_id
+        WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.token IS NULL AND r.waiting_id IS NULL
+          AND r.first_sequence < p.low_sequence
+        ORDER BY r.id
+        LIMIT 10000
+    ) AS o;
+    IF ids IS NOT NULL THEN
+        CALL lock_ranges(owner_id, NULL, ids);
+    END IF;
+    IF ids IS NOT NULL THEN
+        -- Somebody may have claimed one before it was locked.
+        SELECT GROUP_CONCAT(IF(r.last_sequence < p.low_sequence, r.id, NULL)),
+               CONCAT('[', GROUP_CONCAT(IF(r.last_sequence < p.low_sequence, JSON_ARRAY(
+                   0, 0, r.id, r.partition_id, r.first_sequence, r.last_sequence, r.deliveries, 0), NULL)), ']'),
+               CONCAT('[', GROUP_CONCAT(IF(r.last_sequence < p.low_sequence, NULL, JSON_ARRAY(
+                   r.id, p.low_sequence))), ']')
+        INTO gone_ids, pieces, cuts
+        FROM JSON_TABLE(CONCAT('[', ids, ']'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
+        STRAIGHT_JOIN queue_ranges AS r FORCE INDEX (PRIMARY) ON r.subscription_id = owner_id AND r.id = g.id
+        STRAIGHT_JOIN partitions AS p ON p.id = r.partition_id
+        WHERE r.token IS NULL;
+        UPDATE JSON_TABLE(COALESCE(cuts, '[]'), '$[*]' COLUMNS (
+            id BIGINT PATH '$[0]', low_sequence BIGINT PATH '$[1]')) AS g
+        STRAIGHT_JOIN queue_ranges AS r FORCE INDEX (PRIMARY) ON r.subscription_id = owner_id AND r.id = g.id
+        SET r.first_sequence = g.low_sequence;
+        IF gone_ids IS NOT NULL THEN
+            CALL drop_ranges(owner_id, gone_ids);
+        END IF;
+    END IF;
+    IF kept_order = 'key' AND pieces IS NOT NULL THEN
+        SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(n.partition_id, n.sequence)), ']') INTO behind
+        FROM (
+            SELECT DISTINCT k.partition_id, k.sequence
+            FROM JSON_TABLE(pieces, '$[*]' COLUMNS (
+                partition_id BIGINT PATH '$[3]', sequence BIGINT PATH '$[4]')) AS g
+            STRAIGHT_JOIN queue_keys AS f FORCE INDEX (PRIMARY)
+                ON f.subscription_id = owner_id AND f.partition_id = g.partition_id AND f.sequence = g.sequence
+                AND f.waiting_id = 0
+            STRAIGHT_JOIN partitions AS p ON p.id = g.partition_id
+            STRAIGHT_JOIN queue_keys AS k FORCE INDEX (queue_keys_key)
+                ON k.subscription_id = owner_id AND k.partition_id = g.partition_id AND k.key_digest = f.key_digest
+            WHERE k.state <> 'first' AND k.waiting_id = 0 AND k.sequence < p.low_sequence
+            LIMIT 1000000
+        ) AS n;
+        DELETE k
+        FROM JSON_TABLE(COALESCE(behind, '[]'), '$[*]' COLUMNS (
+            partition_id BIGINT PATH '$[0]', sequence BIGINT PATH '$[1]')) AS g
+        STRAIGHT_JOIN queue_keys AS k FORCE INDEX (PRIMARY)
+            ON k.subscription_id = owner_id AND k.partition_id = g.partition_id AND k.sequence = g.sequence
+            AND k.waiting_id = 0;
+        CALL finish_keys(owner_id, pieces);
+    END IF;
+    SET SESSION group_concat_max_len = limit_before;
+END;

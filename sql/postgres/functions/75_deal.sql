@@ -90,6 +90,7 @@ DECLARE
     last queue_turns%ROWTYPE;
     is_due boolean;
     has_more boolean := false;
+    is_passed boolean;
     before bigint;
     seen record;
     room bigint;
@@ -110,6 +111,7 @@ BEGIN
     ELSIF last.id > (SELECT c.last_value - (NOT c.is_called)::integer FROM queue_turns_id AS c) THEN
         PERFORM refuse_set_back('queue_turns_id');
     END IF;
+    is_passed := is_due AND has_removed(queue.subscription_id);
     FOR look IN 1..2 LOOP
         -- A range that somebody is just cutting is still seen whole, so nothing that is not seen yet is below these.
         SELECT COALESCE(min(r.id), before + 1) AS floor_id,
@@ -124,11 +126,14 @@ BEGIN
         WHERE r.subscription_id = queue.subscription_id AND r.id >= last.floor_id;
         -- Most turns have nothing to bring back or to move: what looks for it is begun only after it was seen.
         EXIT WHEN look = 2 OR NOT is_due
-            OR NOT (seen.has_ended OR seen.floor_id < last.free_id - 5000 OR queue."order" = 'key');
+            OR NOT (seen.has_ended OR seen.floor_id < last.free_id - 5000 OR queue."order" = 'key' OR is_passed);
         has_more := end_claims(queue, last.floor_id, begun);
         PERFORM move_claims(queue.subscription_id, last, begun);
         IF queue."order" = 'key' THEN
             has_more := settle_keys(queue.subscription_id) OR has_more;
+        END IF;
+        IF is_passed THEN
+            PERFORM drop_removed(queue, last.floor_id);
         END IF;
     END LOOP;
     seen.events := seen.events + events_behind(queue);

@@ -193,3 +193,71 @@ BEGIN
     LIMIT max_events;
 END
 $$;
+
+-- name: has_removed
+-- Whether retention has removed events that a queue has dealt and not finished: its position is below them.
+CREATE OR REPLACE FUNCTION has_removed(owner_id bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM leases AS l
+        JOIN partitions AS p ON p.id = l.partition_id
+        CROSS JOIN LATERAL (
+            SELECT o.position
+            FROM positions AS o
+            WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
+            ORDER BY o.id DESC
+            LIMIT 1
+        ) AS stands
+        WHERE l.subscription_id = owner_id AND stands.position < p.low_sequence - 1);
+END
+$$;
+
+-- name: drop_removed
+-- Ends what a queue has dealt and retention has removed: a receiver would get a claim of nothing, again and again. That
+-- it was skipped is recorded already. A claim that somebody has stays until its time is over: he may have read it. What
+-- waits behind the key of such an event and is gone too ends with it: nobody else can be about to finish that key.
+CREATE OR REPLACE FUNCTION drop_removed(queue queues, floor_id bigint) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    gone queue_piece[];
+BEGIN
+    WITH removed AS MATERIALIZED (
+        SELECT r.id, p.low_sequence
+        FROM queue_ranges AS r
+        JOIN partitions AS p ON p.id = r.partition_id
+        WHERE r.subscription_id = queue.subscription_id AND r.id >= drop_removed.floor_id AND r.token IS NULL
+          AND r.waiting_id IS NULL AND r.first_sequence < p.low_sequence
+        ORDER BY r.id
+        FOR UPDATE OF r SKIP LOCKED
+    ), cut AS (
+        UPDATE queue_ranges AS r SET first_sequence = m.low_sequence
+        FROM removed AS m
+        WHERE r.id = m.id AND r.last_sequence >= m.low_sequence
+    ), dropped AS (
+        DELETE FROM queue_ranges AS r
+        USING removed AS m
+        WHERE r.id = m.id AND r.last_sequence < m.low_sequence
+        RETURNING r.*
+    )
+    SELECT array_agg(ROW(0, d.id, d.partition_id, d.first_sequence, d.last_sequence, d.deliveries, NULL, NULL,
+                         NULL)::queue_piece)
+    INTO gone
+    FROM dropped AS d;
+    IF queue."order" = 'none' OR gone IS NULL THEN
+        RETURN;
+    END IF;
+    DELETE FROM queue_keys AS k
+    USING (
+        SELECT DISTINCT f.partition_id, f.key_digest, p.low_sequence
+        FROM unnest(gone) AS g
+        JOIN queue_keys AS f
+            ON f.subscription_id = queue.subscription_id AND f.partition_id = g.partition_id
+            AND f.sequence = g.first_sequence AND f.waiting_id = 0
+        JOIN partitions AS p ON p.id = g.partition_id
+    ) AS d
+    WHERE k.subscription_id = queue.subscription_id AND k.partition_id = d.partition_id
+      AND k.key_digest = d.key_digest AND k.sequence < d.low_sequence AND k.waiting_id = 0 AND k.state <> 'first';
+    PERFORM finish_keys(queue, gone);
+END
+$$;
