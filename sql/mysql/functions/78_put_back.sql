@@ -252,7 +252,7 @@ END;
 -- PS042.
 CREATE PROCEDURE `purge`(subscription LONGTEXT)
 BEGIN
-    DECLARE owner_id, part_id, held_epoch, stands_at, watermark, ready, in_flight, waits, dead BIGINT;
+    DECLARE owner_id, part_id, held_epoch, stands_at, watermark, ready, in_flight, waits, dead, locked BIGINT;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     DECLARE parts CURSOR FOR
@@ -265,6 +265,10 @@ BEGIN
     SET owner_id = (SELECT q.subscription_id FROM queues AS q WHERE q.subscription_id = owner_id FOR UPDATE);
     CALL queue_counts(owner_id, ready, in_flight, waits, dead);
     DELETE r FROM queue_ranges AS r WHERE r.subscription_id = owner_id;
+    -- What an erasure locks before it looks at copies, and workers after their claims.
+    SELECT COUNT(*) INTO locked
+    FROM subscription_topics AS r FORCE INDEX (PRIMARY) WHERE r.subscription_id = owner_id
+    LOCK IN SHARE MODE;
     CALL record_copies(owner_id);
     DELETE w FROM queue_waiting AS w WHERE w.subscription_id = owner_id;
     DELETE k FROM queue_keys AS k WHERE k.subscription_id = owner_id;

@@ -198,6 +198,8 @@ BEGIN
     PERFORM FROM queue_ranges AS r WHERE r.subscription_id = queue.subscription_id ORDER BY r.id FOR UPDATE;
     DELETE FROM queue_ranges AS r WHERE r.subscription_id = queue.subscription_id;
     PERFORM record_copies(queue.subscription_id);
+    -- In the order of an erasure.
+    PERFORM FROM queue_waiting AS w WHERE w.subscription_id = queue.subscription_id ORDER BY w.id FOR UPDATE;
     DELETE FROM queue_waiting AS w WHERE w.subscription_id = queue.subscription_id;
     DELETE FROM queue_keys AS k WHERE k.subscription_id = queue.subscription_id;
     -- What was put back, or came to its turn, while the first DELETE waited. Who has it locked may wait for us.
