@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from penstock import database
+from penstock.database import calls
 from penstock.subscriptions import dead_letters, queue
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain, put
@@ -171,3 +172,45 @@ def test_without_that_order_they_wait_for_each_other(db: ContractDatabase, own: 
     mutated(db, texts)
     with pytest.raises(Exception, match=r"(?i)deadlock"):
         _finished_meanwhile(db, own)
+
+
+def _purged_beside(db: ContractDatabase, own: Connection) -> int:
+    """A purge and an erasure wait for the first of two copies; what the erasure finds."""
+    _copies(own, 2)
+    erasure = _begun(own, 2)
+    with (
+        closing(db.connect()) as eraser,
+        closing(db.connect()) as operator,
+        ThreadPoolExecutor(2) as threads,
+        closing(db.connect(autocommit=False)) as other,
+    ):
+        ((first,),) = database.execute(other, "SELECT min(id) FROM penstock.queue_waiting")
+        lock = f"SELECT id FROM penstock.queue_waiting WHERE id = {first} FOR UPDATE"
+        database.execute(other, lock)
+        erasing = threads.submit(
+            database.call, eraser, "erase_letters", erasure=erasure, key="k", max_rows=10
+        )
+        db.wait_until_blocked(eraser)
+        purging = threads.submit(queue.purge, operator, QUEUE)
+        db.wait_until_blocked(operator)
+        other.rollback()
+        purging.result()
+        return int(erasing.result()[0][0])
+
+
+def test_a_purge_and_an_erasure_lock_copies_in_one_order(
+    db: ContractDatabase, own: Connection
+) -> None:
+    assert _purged_beside(db, own) == 2
+    assert queue.statistics(own, QUEUE).size == 0
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_without_that_order_one_of_them_ends(
+    db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the purge begins with the last one, as a DELETE may."""
+    monkeypatch.setattr(calls, "_TRIES", 1)
+    db.without_guard("purge", "ORDER BY w.id FOR UPDATE", "ORDER BY w.id DESC FOR UPDATE")
+    with pytest.raises(Exception, match=r"(?i)deadlock"):
+        _purged_beside(db, own)
