@@ -39,7 +39,7 @@ def _by_stream(db: ContractDatabase, own: Connection, handler: Any) -> list[int]
     retry(own, max_attempts=1)
     penstock.Consumer(db.url, SUBSCRIPTION, handler=handler).run_until_idle()
     letters = dead_letters.dead_letters(own, SUBSCRIPTION)
-    return [*stream.position(own, SUBSCRIPTION, STREAM), len(letters)]
+    return [*stream.position(own, SUBSCRIPTION, STREAM).values(), len(letters)]
 
 
 def _by_queue(db: ContractDatabase, own: Connection, handler: Any) -> list[int]:

@@ -27,7 +27,8 @@ KEPT: Guard = {
 
 def _passed_over(own: Any, target: Target, order: str) -> list[queue.Delivery]:
     """Ten of thirty events are gone that a queue has dealt; returns what somebody has of them."""
-    filled(own, 0, order=order)
+    filled(own, 0)
+    queue.configure(own, QUEUE, order=order)
     for number in range(1, 31):
         put(own, str(number), key="k" if number % 2 else "l", name=TOPIC)
     drain(own)

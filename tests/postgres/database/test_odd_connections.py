@@ -29,11 +29,12 @@ def test_calls_work_in_a_pipeline(connection: Connection, database_url: str) -> 
     """Guards: pipelined_rows, and is_alone: a pipeline is a transaction of the application."""
     topic(connection)
     with psycopg.connect(database_url, autocommit=True) as own:
-        with own.pipeline():
+        with own.pipeline() as pipeline:
             assert not postgres.Postgres().is_alone(own)
             penstock.publish(own, TOPIC, b"1")
             penstock.publish_batch(own, [Message(TOPIC, b"2"), Message(TOPIC, b"3")])
             assert database.execute(own, "SET application_name = 'mine'") == []
+            pipeline.sync()
             with pytest.raises(penstock.UsageError):
                 penstock.publish(own, "tests/nothing", b"x")
         assert postgres.Postgres().is_alone(own)
