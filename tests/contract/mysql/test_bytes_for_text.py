@@ -21,6 +21,7 @@ def test_texts_are_read_whatever_the_application_asked_for(mysql_db: MySQLDataba
         use_unicode=False, autocommit=True,
     )  # fmt: skip
     with plain:
+        plain.cursor().execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         penstock.publish(plain, TOPIC, b"1", key="é", headers={"a": "é"}, partition=0)
         drain(own)
         (event,) = penstock.fetch(plain, TOPIC, 0, 1)
