@@ -384,9 +384,8 @@ def as_time(value: Any) -> datetime:
     """An aware time, also from PostgreSQL's 8 bytes, or from a driver that omits the zone UTC."""
     if isinstance(value, bytes):
         return _POSTGRES_EPOCH + timedelta(microseconds=int.from_bytes(value, "big", signed=True))
-    if not isinstance(value, datetime):
-        value = _time_of_codec(value)
-    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    time = value if isinstance(value, datetime) else _time_of_codec(value)
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _time_of_codec(value: Any) -> datetime:
