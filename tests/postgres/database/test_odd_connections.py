@@ -23,6 +23,7 @@ from tests.kit.log import Connection, drain, put, texts, topic
 from tests.support import PostgresServer
 
 TOPIC = "tests/log"
+COMMAND = "from penstock.cli.main import app; app()"
 
 
 def test_calls_work_in_a_pipeline(connection: Connection, database_url: str) -> None:
@@ -136,7 +137,7 @@ def test_an_ascii_terminal_gets_every_command(
 ) -> None:
     names.create_topic(connection, "tests/größe", 1, create_namespaces=True)
     told = subprocess.run(
-        [sys.executable, "-m", "penstock", "status", "--output", output],
+        [sys.executable, "-c", COMMAND, "status", "--output", output],
         env={**os.environ, "PENSTOCK_DATABASE_URL": database_url, "PYTHONIOENCODING": "ascii"},
         capture_output=True,
         check=False,
