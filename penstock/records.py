@@ -290,6 +290,26 @@ class EpochCopyState:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionLimit:
+    """How full a topic is whose retention has a limit in bytes (``max_bytes``).
+
+    ``size``: what is sealed and not removed; ``above``: how much of it is above the limit.
+    ``uncounted`` log epochs are not in it yet; the next runs of clean count them. ``hold`` says
+    what keeps the oldest one above it, ``log_epoch`` of ``partition``; None: the next run of clean
+    removes it.
+    """
+
+    topic: str
+    max_bytes: int
+    size: int
+    uncounted: int
+    above: int
+    partition: int | None
+    log_epoch: int | None
+    hold: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetterCounts:
     """How many dead letters a subscription has in each state; the oldest one's age in seconds."""
 

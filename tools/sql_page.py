@@ -55,7 +55,7 @@ FAMILIES = {
     "epochs": "seal unsealed_logs log_epochs_of log_epochs_sealed_on log_epochs_between "
     "changed_hours record_copy copies_of copies_between lost_copies "
     "missing_copies forget_copy move_copy suspect_copy suspected_copies_of clear_suspicion "
-    "event_digest "
+    "event_digest count_log_epochs "
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
     "condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks "
     "swap_chunks installation_id target_in_use copies_on note_target_speed target_speeds",
@@ -64,7 +64,8 @@ FAMILIES = {
     "begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated",
     "erase": "find_erasable begin_erasure erase_events erase_letters finish_erasure "
     "list_erasures reissued_of erased_of",
-    "operate": "set_retention retention_of place_hold release_hold list_holds list_skips "
+    "operate": "set_retention retention_of retention_limits place_hold release_hold list_holds "
+    "list_skips "
     "list_removals expire_dead_letters remove_leftovers set_policy clear_policy policy_of "
     "policy_history list_policies claim_relays relays_claimed_by subscription_policy "
     "ensure_slices slices_ready log_status "

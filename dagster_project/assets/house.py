@@ -15,6 +15,7 @@ from dagster_project.common import HOUSE_GROUP, code_of, of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.health import health
+from ops.policies.checks import said_size
 from ops.policies.file import Policies
 from ops.policies.policy import (
     PolicyDrift,
@@ -160,11 +161,12 @@ def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
 
 
 def _retentions(found: Iterable[RetentionInForce]) -> dg.MarkdownMetadataValue:
-    columns = ("topic", "minimum age (s)", "copies", "version", "set by", "at")
+    columns = ("topic", "minimum age (s)", "copies", "at most", "version", "set by", "at")
     rows = (
-        (r.topic, r.minimum_age_seconds, r.copies, r.version, r.origin, _minute(r.updated_at))
+        (r.topic, r.minimum_age_seconds, r.copies, said_size(r.max_bytes) if r.max_bytes else "",
+         r.version, r.origin, _minute(r.updated_at))
         for r in found
-    )
+    )  # fmt: skip
     return table(columns, rows)
 
 

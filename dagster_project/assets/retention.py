@@ -13,10 +13,12 @@ from dagster_project.common import of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import DutyOutcome
+from ops.policies.checks import said_size
 from ops.policies.file import Policies, TopicPolicy
 from ops.policies.policy import topic_drift
 from ops.retention.guard import DamagedCopy, ReadBack
 from penstock.errors import RetentionRefused
+from penstock.topics.retention import retention_limits
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
@@ -39,6 +41,12 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
         if wanted.copies
         else "which need no copy (archive: none)"
     )
+    limit = (
+        f"Above {said_size(wanted.max_bytes)} of sealed events the oldest go before their age and "
+        "before everybody has read them, with a record, but not without their copies. "
+        if wanted.max_bytes
+        else ""
+    )
 
     @dg.asset(
         key=key,
@@ -51,7 +59,7 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
         config_schema=duties.config(),
         description=catalogue.about(
             f"Removes from the database the log epochs of {topic} that are sealed, passed by "
-            f"every subscription, older than {wanted.minimum_age_seconds} s, and {copies}. "
+            f"every subscription, older than {wanted.minimum_age_seconds} s, and {copies}. {limit}"
             "It removes nothing when one copy is damaged, nor while the database follows another "
             "policy than the file.",
         ),
@@ -85,7 +93,9 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
         )
         # A damaged copy fails the check below, with its place.  All other errors fail the run.
         duties.require(each for each in outcomes if not _is_reading(each))
-        yield dg.MaterializeResult(metadata=_cleaned(outcomes))
+        with database.connect() as connection:
+            limits = _limits(connection, topic)
+        yield dg.MaterializeResult(metadata=_cleaned(outcomes) | limits)
         yield _whole(key, _read(outcomes, unnamed))
 
     return retention
@@ -149,6 +159,21 @@ def _read(outcomes: Sequence[DutyOutcome], unnamed: dict[str, str]) -> ReadBack:
         whole.damaged += [DamagedCopy(**each) for each in found["damaged"]]
         whole.unavailable = found["unavailable"] | whole.unavailable
     return whole
+
+
+def _limits(connection: Any, topic: str) -> dict[str, Any]:
+    """How full the topic is afterwards, where its policy has a limit: the sizes are plotted."""
+    found = [each for each in retention_limits(connection) if each.topic == topic]
+    return {
+        key: value
+        for each in found
+        for key, value in {
+            "bytes kept": each.size,
+            "bytes at most": each.max_bytes,
+            "log epochs not counted yet": each.uncounted,
+            "what holds it above the limit": each.hold or "nothing",
+        }.items()
+    }
 
 
 def _cleaned(outcomes: Sequence[DutyOutcome]) -> dict[str, Any]:

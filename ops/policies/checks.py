@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,14 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 #: A hundred years: what is longer is a mistake, and dates cannot be reckoned with it.
 _LONGEST_DAYS = 36_500
 _DURATION = re.compile(r"(\d{1,12})\s*([smhd])")
+#: The binary units first: in them a size is said again.
+_SIZES = {
+    "TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "TB": 10**12, "GB": 10**9, "MB": 10**6,
+    "kB": 10**3, "B": 1,
+}  # fmt: skip
+_SIZE = re.compile(rf"(\d{{1,18}})\s*({'|'.join(_SIZES)})", re.ASCII)
+#: The database counts bytes in 64 bits.
+_LARGEST_SIZE = 2**63 - 1
 #: What Dagster takes for an owner: it loads nothing at all with another one.
 _OWNER = re.compile(r"team:[\w.-]+|\w[\w.%+-]*@[a-zA-Z0-9.-]+\.[a-zA-Z]{2,7}", re.ASCII)
 #: So many characters has the name of a policy file at most; the database records it.
@@ -114,6 +122,25 @@ def _seconds(value: Any) -> int | None:
     return None if match is None else int(match[1]) * _UNITS[match[2]]
 
 
+def size(value: Any, where: str) -> int:
+    """A number of bytes: a whole number, or ``500MB``, ``200GiB``."""
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    found = int(match[1]) * _SIZES[match[2]] if match else value
+    if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= _LARGEST_SIZE:
+        raise ConfigurationError(
+            f"{where} is {value!r}",
+            hint="write bytes as a whole number, or 500MB, 200GiB; the units are B, kB, MB, GB, "
+            "TB, KiB, MiB, GiB and TiB",
+        )
+    return found
+
+
+def said_size(count: int) -> str:
+    """A number of bytes in the largest unit that says it exactly."""
+    unit = next(unit for unit, each in _SIZES.items() if count % each == 0)
+    return f"{count // _SIZES[unit]} {unit}"
+
+
 def expand(value: str, where: str, environ: Mapping[str, str] | None) -> str:
     """The value itself, or the value of the environment variable that it names."""
     found = known(value, environ)
@@ -169,6 +196,19 @@ def require_own(
             raise ConfigurationError(
                 f"{entry} and {other} lead to the same database",
                 hint="give each the address of a database of its own",
+            )
+
+
+def require_own_subscriptions(relays: Iterable[Any]) -> None:
+    """ConfigurationError when two relays share a subscription."""
+    seen: dict[str, str] = {}
+    for relay in relays:
+        other = seen.setdefault(relay.subscription, relay.name)
+        if other != relay.name:
+            raise ConfigurationError(
+                f"the relays {other} and {relay.name} have the subscription "
+                f"{relay.subscription!r} both: each event would reach one of them only",
+                hint="give each relay a subscription of its own",
             )
 
 

@@ -62,11 +62,13 @@ class SealPolicy:
 class RetentionPolicy:
     """How old events must be, and how many verified copies they need, before they are removed.
 
-    No copies: the topic's ``archive: none`` says that they go without one.
+    No copies: the topic's ``archive: none`` says that they go without one.  Above ``max_bytes`` the
+    oldest go before their age and before everybody has read them, but not without the copies.
     """
 
     minimum_age_seconds: int
     copies: int = 1
+    max_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +305,7 @@ def _of_database(top: Mapping[str, Any], base: Policies) -> Policies:
     entries = checks.entries(top, "topics").items()
     topics = {name: _topic(name, value, base.targets) for name, value in entries}
     relays = {name: _relay(name, value) for name, value in checks.entries(top, "relays").items()}
-    _check_subscriptions(relays.values())
+    checks.require_own_subscriptions(relays.values())
     limits = _limits(top.get("limits") or {}, base.limits)
     canary = top.get("canary") or ""
     if canary:
@@ -438,7 +440,7 @@ def _seal(value: Any, where: str) -> SealPolicy | None:
 def _retention(value: Any, where: str, *, is_archived: bool) -> RetentionPolicy | None:
     if value is None:
         return None
-    given = checks.section(value, where, ("minimum_age", "copies"))
+    given = checks.section(value, where, ("minimum_age", "copies", "max_bytes"))
     if "minimum_age" not in given:
         raise ConfigurationError(f"{where} has no minimum_age", hint="write minimum_age: 7d")
     if "copies" in given and not is_archived:
@@ -447,7 +449,12 @@ def _retention(value: Any, where: str, *, is_archived: bool) -> RetentionPolicy 
             hint="leave copies out, or name targets: archive: [target]",
         )
     copies = checks.count(given.get("copies", 1), f"{where}.copies", 1, 100) if is_archived else 0
-    return RetentionPolicy(checks.seconds(given["minimum_age"], f"{where}.minimum_age"), copies)
+    max_bytes = given.get("max_bytes")
+    return RetentionPolicy(
+        checks.seconds(given["minimum_age"], f"{where}.minimum_age"),
+        copies,
+        None if max_bytes is None else checks.size(max_bytes, f"{where}.max_bytes"),
+    )
 
 
 def _relay(name: str, value: Any) -> RelayPolicy:
@@ -486,15 +493,3 @@ def _check_copies(
             f"{placement.copies}: nothing could ever be removed",
             hint="make more copies, or ask for fewer",
         )
-
-
-def _check_subscriptions(relays: Iterable[RelayPolicy]) -> None:
-    seen: dict[str, str] = {}
-    for relay in relays:
-        other = seen.setdefault(relay.subscription, relay.name)
-        if other != relay.name:
-            raise ConfigurationError(
-                f"the relays {other} and {relay.name} have the subscription "
-                f"{relay.subscription!r} both: each event would reach one of them only",
-                hint="give each relay a subscription of its own",
-            )

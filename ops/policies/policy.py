@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ops.policies.checks import REFERENCE
+from ops.policies.checks import REFERENCE, said_size
 from ops.policies.file import FILE, FROM_FILE, HAND, Policies, RelayPolicy, RetentionPolicy
 from penstock import subscriptions
 from penstock.database import call, config
@@ -68,12 +68,14 @@ class RetentionInForce:
     updated_at: Any
     origin: str
     targets: tuple[str, ...]
+    max_bytes: int | None
 
 
 def retention_in_force(connection: Any) -> dict[str, RetentionInForce]:
     """The retention policies of the database, by topic; not those that the file has taken back."""
     rows = call(connection, "retention_of")
-    found = [dataclasses.replace(RetentionInForce(*row), targets=tuple(row[-1])) for row in rows]
+    found = [RetentionInForce(*row) for row in rows]
+    found = [dataclasses.replace(each, targets=tuple(each.targets)) for each in found]
     return {
         each.topic: each
         for each in found
@@ -241,6 +243,7 @@ def _keep(connection: Any, wanted: Policies, drift: PolicyDrift) -> None:
         copies=retention.copies,
         origin=wanted.origin,
         targets=sorted(policy.archive) if policy.retention else [],
+        max_bytes=retention.max_bytes,
     )
 
 
@@ -340,7 +343,8 @@ def _listed(settings: Mapping[str, Any] | None) -> str:
 def _words(policy: RetentionPolicy | RetentionInForce | None, targets: Iterable[str]) -> str:
     if policy is None:
         return NONE
+    limit = f", at most {said_size(policy.max_bytes)}" if policy.max_bytes else ""
     if policy.copies == 0:
-        return f"{policy.minimum_age_seconds} s, without a copy"
+        return f"{policy.minimum_age_seconds} s, without a copy{limit}"
     named = ", ".join(sorted(targets)) or "no target"
-    return f"{policy.minimum_age_seconds} s, {policy.copies} copies on {named}"
+    return f"{policy.minimum_age_seconds} s, {policy.copies} copies on {named}{limit}"

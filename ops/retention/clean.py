@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from penstock.archive.targets import Target
     from penstock.records import LogEpoch
 
+#: How many events of log epochs of older versions one run counts at most, for a limit in bytes; and
+#: in one transaction, because whoever records a copy waits for it.
+MOST_COUNTED = 5_000_000
+COUNTED_AT_ONCE = 100_000
+
 #: How many log epochs one run reads back and drops at most, over all partitions of a topic.
 MOST_EPOCHS = 1_000
 
@@ -68,6 +73,12 @@ def clean(
 def begin(url: str, topic: str, max_epochs: int = MOST_EPOCHS) -> tuple[str, list[LogEpoch]]:
     """Begin a run.  Returns its token, and what has to be read back under it."""
     with connect(url, application_name="penstock clean") as connection:
+        for _ in range(MOST_COUNTED // COUNTED_AT_ONCE):
+            ((left,),) = call(
+                connection, "count_log_epochs", topic=topic, max_events=COUNTED_AT_ONCE
+            )
+            if not left:
+                break
         ((run,),) = call(connection, "begin_clean", topic=topic)
         return str(run), due_log_epochs(connection, topic, max_epochs)
 

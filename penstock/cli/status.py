@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -15,11 +16,21 @@ from penstock.errors import PermissionDenied
 from penstock.log.sequencer_state import sequencer_state
 from penstock.subscriptions import dead_letters
 from penstock.topics import names
+from penstock.topics.retention import retention_limits
 
 #: In the order in which they are shown.
 _TITLES = (
     "topics", "subscriptions", "consumers", "statistics", "queues", "dead_letters", "skips",
+    "limits",
 )  # fmt: skip
+
+#: What keeps a subscription from missing more.
+_SKIPS_MEND = (
+    "A subscription with skips gets an error until it reads them from the archive (archive=), or "
+    "goes on with what is left (penstock subscription seek NAME TOPIC --to earliest --yes). So that"
+    " it misses no more: a faster consumer, or more of max_lag_seconds (reason max_lag) or of the "
+    "retention's max_bytes (reason max_bytes)."
+)
 
 
 def status(
@@ -51,23 +62,20 @@ def status(
             found["skips"] = _rows([each for each in skips if each.unread])
         except PermissionDenied:  # the roles are of an older version
             say("dead letters and skips are not told to this login. run: penstock rights install")
+        if subscription is None:
+            with suppress(PermissionDenied):  # a login that only consumes
+                found["limits"] = _rows(retention_limits(connection))
     if output is Format.json:
         show_json(found)
         return
     say(f"schema {found['schema']}: {', '.join(pending) or 'up to date'}")
     say(f"sequencer: {told(sequencer)}")
-    for title in (
-        "topics",
-        "subscriptions",
-        "consumers",
-        "statistics",
-        "queues",
-        "dead_letters",
-        "skips",
-    ):
+    for title in _TITLES:
         if title in found:
             say(f"\n{title.replace('_', ' ')}:")
             show(found[title], output)
+    if found.get("skips"):
+        say(_SKIPS_MEND)
 
 
 def _rows(records: list[Any]) -> list[dict[str, Any]]:

@@ -106,6 +106,14 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def size(count: float) -> str:
+    """A number of bytes in the unit that people would use."""
+    for unit, each in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= each:
+            return f"{count / each:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def shell(*words: str) -> str:
     """A command line.  It never contains the database's password."""
     return shlex.join(word for word in words if word)

@@ -1,4 +1,4 @@
-"""Events that nobody gets: dead letters, and what retention removed before it was read."""
+"""Events that nobody gets: dead letters."""
 
 from __future__ import annotations
 
@@ -40,36 +40,5 @@ def examine_letters(connection: Any) -> list[Finding]:
             f"{duration(most.oldest_seconds)}{others}: no consumer gets these events",
             shell("penstock", "dead-letter", "list", most.subscription)
             + "  # then: penstock dead-letter redrive, or drop",
-        )
-    ]
-
-
-def examine_skips(connection: Any) -> list[Finding]:
-    """At most one finding: the subscription that lost most and has not moved past the gap.
-
-    Returns nothing for a login that may not call list_skips; the check of dead letters has already
-    said so.
-    """
-    try:
-        rows = call(connection, "list_skips", subscription=None)
-    except PermissionDenied:
-        return []
-    places: dict[tuple[str, str, int], int] = {}
-    for subscription, topic, partition, _, first, last, _, _, unread in rows:
-        if unread:
-            place = (subscription, topic, partition)
-            places[place] = places.get(place, 0) + last - first + 1
-    if not places:
-        return []
-    (subscription, topic, partition), events = max(places.items(), key=lambda each: each[1])
-    others = f" ({len(places) - 1} more like it)" if len(places) > 1 else ""
-    return [
-        warning(
-            "skips",
-            f"retention removed {events} events of {topic} partition {partition} that "
-            f"subscription {subscription!r} has not read{others}: its policy max_lag_seconds lets "
-            "nothing wait for longer, and it gets an error",
-            shell("penstock", "subscription", "seek", subscription, topic, "--to", "earliest")
-            + f" --partition {partition} --yes  # goes on with what is left",
         )
     ]

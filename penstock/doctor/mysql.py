@@ -11,11 +11,12 @@ from penstock import database
 from penstock.database import call
 from penstock.database.mysql.opening import is_mariadb
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, more, warning
-from penstock.doctor.letters import examine_letters, examine_skips
+from penstock.doctor.letters import examine_letters
 from penstock.doctor.mysql_settings import Client, examine_settings
 from penstock.doctor.queues import examine_queues
 from penstock.doctor.removals import examine_removals
 from penstock.doctor.restores import examine_restores
+from penstock.doctor.retention import examine_byte_limits, examine_skips
 from penstock.doctor.schema import examine_schema
 from penstock.driver_errors import errno_of
 from penstock.errors import DatabaseTooOld, NotMigrated
@@ -63,6 +64,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         with suppress(NotMigrated):  # the functions of an older version
             found += examine_letters(connection)
             found += examine_skips(connection)
+            found += examine_byte_limits(connection)
             found += examine_queues(connection, limits)
             found += examine_removals(connection, limits)
         return found + schema

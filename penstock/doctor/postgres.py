@@ -22,12 +22,13 @@ from penstock.doctor.findings import (
     shell,
     warning,
 )
-from penstock.doctor.letters import examine_letters, examine_skips
+from penstock.doctor.letters import examine_letters
 from penstock.doctor.postgres_refusals import primary_of, unless_refused, untold_identity
 from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
 from penstock.doctor.queues import examine_queues
 from penstock.doctor.removals import examine_removals
 from penstock.doctor.restores import examine_restores
+from penstock.doctor.retention import examine_byte_limits, examine_skips
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated
 from penstock.log.sequencer_state import second_look
@@ -81,6 +82,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
             found += examine_restores(connection)
             found += examine_letters(connection)
             found += examine_skips(connection)
+            found += examine_byte_limits(connection)
             found += examine_queues(connection, limits)
             found += examine_removals(connection, limits)
         return found + schema

@@ -49,7 +49,9 @@ class Member:
 class Skip:
     """What retention removed before a subscription had read it; ``unread``: it stands there still.
 
-    Its policy ``max_lag_seconds`` says that retention does not wait for longer.
+    ``reason`` is ``max_lag``: its policy ``max_lag_seconds`` says that retention does not wait for
+    longer; ``max_bytes``: the topic held ``size_bytes``, more than its limit of ``limit_bytes``; or
+    ``passed``: it was gone when a queue came to it.
     """
 
     subscription: str
@@ -61,6 +63,9 @@ class Skip:
     max_lag_seconds: float
     skipped_at: datetime
     unread: bool
+    reason: str
+    limit_bytes: int | None
+    size_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

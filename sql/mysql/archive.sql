@@ -85,6 +85,10 @@ CALL penstock.move_copy(
 -- Marks a copy as missing; backfill makes it again.
 CALL penstock.forget_copy(%(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(reason)s)
 
+-- name: count_log_epochs
+-- Counts the bytes of log epochs that an older version has sealed; returns how many are left.
+CALL penstock.count_log_epochs(%(topic)s, %(max_events)s)
+
 -- name: begin_clean
 -- Opens a run of clean; returns its token.
 CALL penstock.begin_clean(%(topic)s)

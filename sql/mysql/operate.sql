@@ -1,12 +1,17 @@
 -- name: set_retention
 -- How long events of a topic are kept at least, and in how many verified copies; returns the policy's version.
-CALL penstock.set_retention(%(topic)s, %(minimum_age_seconds)s, %(copies)s, %(origin)s, %(targets)s)
+CALL penstock.set_retention(%(topic)s, %(minimum_age_seconds)s, %(copies)s, %(origin)s, %(targets)s, %(max_bytes)s)
 
 -- name: retention_of
 -- The retention policies in force.
 -- reads only
 -- json: 6
 CALL penstock.retention_of()
+
+-- name: retention_limits
+-- How full the topics are that have a limit, and what keeps the oldest log epoch above it.
+-- reads only
+CALL penstock.retention_limits()
 
 -- name: place_hold
 -- Places a legal hold. Returns how many events of the range the database no longer has.

@@ -77,6 +77,10 @@ SELECT penstock.move_copy(
 -- Marks a copy as missing; backfill makes it again.
 SELECT penstock.forget_copy(%(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(reason)s)
 
+-- name: count_log_epochs
+-- Counts the bytes of log epochs that an older version has sealed; returns how many are left.
+SELECT penstock.count_log_epochs(%(topic)s, %(max_events)s::bigint)
+
 -- name: begin_clean
 -- Opens a run of clean; returns its token.
 SELECT penstock.begin_clean(%(topic)s)::text

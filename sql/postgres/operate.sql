@@ -1,11 +1,16 @@
 -- name: set_retention
 -- How long events of a topic are kept at least, and in how many verified copies; returns the policy's version.
 SELECT penstock.set_retention(
-    %(topic)s, %(minimum_age_seconds)s::bigint, %(copies)s::integer, %(origin)s, %(targets)s::text[])
+    %(topic)s, %(minimum_age_seconds)s::bigint, %(copies)s::integer, %(origin)s, %(targets)s::text[],
+    %(max_bytes)s::bigint)
 
 -- name: retention_of
 -- The retention policies that are in force.
-SELECT topic, minimum_age_seconds, copies, version, updated_at, origin, targets FROM penstock.retention_of()
+SELECT topic, minimum_age_seconds, copies, version, updated_at, origin, targets, max_bytes FROM penstock.retention_of()
+
+-- name: retention_limits
+-- How full the topics are that have a limit, and what keeps the oldest log epoch above it.
+SELECT topic, max_bytes, size, uncounted, above, partition, log_epoch, hold FROM penstock.retention_limits()
 
 -- name: place_hold
 -- Places a legal hold. Returns how many events of the range the database no longer has.
@@ -24,7 +29,8 @@ FROM penstock.list_holds(%(topic)s, %(released)s)
 
 -- name: list_skips
 -- What retention removed before a subscription had read it.
-SELECT subscription, topic, partition, log_epoch, first_sequence, last_sequence, max_lag_seconds, skipped_at, unread
+SELECT subscription, topic, partition, log_epoch, first_sequence, last_sequence, max_lag_seconds, skipped_at, unread,
+       reason, limit_bytes, size_bytes
 FROM penstock.list_skips(%(subscription)s)
 
 -- name: expire_dead_letters

@@ -265,7 +265,7 @@ def retain(house: House, copies: int) -> None:
     """A policy under which everything is due."""
     call(
         house.log.connection, "set_retention", topic=house.log.topic, minimum_age_seconds=0,
-        copies=copies, origin="hand", targets=list(NAMES),
+        max_bytes=None, copies=copies, origin="hand", targets=list(NAMES),
     )  # fmt: skip
 
 

@@ -86,6 +86,7 @@ EPOCHS: dict[str, Call] = {
         to_time=datetime(2036, 1, 1, tzinfo=UTC),
     ),
     "missing_copies": _looks_at("missing_copies", target="t"),
+    "count_log_epochs": _looks_at("count_log_epochs", max_events=1),
     "begin_clean": _looks_at("begin_clean"),
     "log_epochs_due": _looks_at("log_epochs_due", max_epochs=1),
     "record_reading": lambda own, name: record_reading(

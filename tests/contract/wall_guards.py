@@ -16,7 +16,7 @@ PLACE = {"location": "l", "layout": 1, "first_row": 0}
 READ_KEEPS = (
     *("seal", "begin_clean", "log_epochs_due", "record_reading", "clean", "record_copy"),
     *("forget_copy", "request_backfill", "release_rehydrated", "place_hold", "release_hold"),
-    *("find_erasable", "begin_erasure"),
+    *("find_erasable", "begin_erasure", "count_log_epochs"),
 )
 
 #: On MySQL: lock_topic looks at the right before it locks.

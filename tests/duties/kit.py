@@ -101,7 +101,7 @@ def to_clean(db: ContractDatabase, folder: Path) -> Scenario:
         backfill.filled(own, folder, partitions=2, dropped=False, copy=_copy(db))
         database.call(
             own, "set_retention", topic=STREAM, minimum_age_seconds=0, copies=1, origin="hand",
-            targets=[place.name],
+            max_bytes=None, targets=[place.name],
         )  # fmt: skip
 
     def check(outcomes: list[DutyOutcome]) -> None:

@@ -63,7 +63,7 @@ class Attack(Mixed):
         with closing(world.connect()) as own:
             _cut_small(own, world.engine)
             kept = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": ["disk"]}
-            database.call(own, "set_retention", topic=TOPIC, **kept)
+            database.call(own, "set_retention", max_bytes=None, topic=TOPIC, **kept)
         world.tend = self.tend
         for number in range(2):
             world.start("sequencer", f"s{number}")

@@ -77,7 +77,7 @@ class QueueAttack(MixedQueues):
         with closing(world.connect()) as own:
             stream.unsubscribe(own, "shell")
             kept = {"minimum_age_seconds": 0, "copies": 0, "origin": "hand", "targets": []}
-            database.call(own, "set_retention", topic=TOPIC, **kept)
+            database.call(own, "set_retention", max_bytes=None, topic=TOPIC, **kept)
         world.start("sequencer", "s1")
         words = ["--poison=raise", "--poison=dead", "--poisons=0.01"]
         for number in range(2):

@@ -14,8 +14,8 @@ FROM_AN_INDEX = re.compile(r"pip install [^\n`.]*\bpenstock\b")
 COMMAND = re.compile(r"""(?:["'`]|: |, |\b(?:run|or|start) )penstock ([a-z][a-z-]+)""")
 
 #: What the wheel says of the platform's commands: what must not be done to it from elsewhere, and
-#: what makes the copies again that a reader lacks.
-OF_ELSEWHERE = {"backfill", "clean", "target"}
+#: what makes the copies again that a reader lacks, or lets a topic's limit in bytes be kept.
+OF_ELSEWHERE = {"backfill", "clean", "policy", "target"}
 
 
 def told(*folders: str) -> dict[str, str]:

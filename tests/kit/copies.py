@@ -65,7 +65,7 @@ def drop(own: Any, topic: str, targets: Iterable[Target]) -> None:
     """Retention removes all that is sealed, as if every copy had been read back."""
     database.call(
         own, "set_retention", topic=topic, minimum_age_seconds=0, copies=1, origin="hand",
-        targets=[target.name for target in targets],
+        max_bytes=None, targets=[target.name for target in targets],
     )  # fmt: skip
     clean_unread(own, topic)
 

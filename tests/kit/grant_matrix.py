@@ -15,6 +15,7 @@ backfill_ranges         . . o . r
 backfill_work           . . o . .
 begin_attempt           c . o . .
 begin_clean             . . o . .
+count_log_epochs        . . o . .
 begin_erasure           . . o . .
 begin_rehydration       . . o . .
 bookmark_positions      c . o . .
@@ -186,6 +187,7 @@ reset_subscription      c . o . .
 resize_topic            . . o . .
 restore_status          . . o . r
 resume_subscription     c . o . .
+retention_limits        . . o . r
 retention_of            . . o . r
 revoke_namespace        . i o . .
 role_members            . i o . .

@@ -90,7 +90,7 @@ OPERATE = """
 create_namespace rename_namespace move_namespace delete_namespace create_topic ensure_topic
 rename_topic
 move_topic resize_topic delete_topic set_retention grant_namespace revoke_namespace grants_of seal
-begin_clean log_epochs_due record_reading clean
+count_log_epochs begin_clean log_epochs_due record_reading clean
 copies_between log_epochs_sealed_on move_copy
 changed_hours log_epochs_between unsealed_logs lost_copies
 sequence_gaps copies_of log_epochs_of record_copy

@@ -239,7 +239,7 @@ def test_clean_says_which_target_is_not_there(
         folder = {"target": "local", "layout": 1, "first_row": 0}
         call(connection, "record_copy", **folder, **keys, **copy)
     kept = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": ["local"]}
-    call(connection, "set_retention", topic=TOPIC, **kept)
+    call(connection, "set_retention", max_bytes=None, topic=TOPIC, **kept)
     marker_path(Target("local", str(tmp_path))).unlink()
     held = run("clean", TOPIC, "--yes", "--target", place)
     assert "of log epoch 1 this run has read back 0 of 1 copies" in " ".join(held.out.split())

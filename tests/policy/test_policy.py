@@ -96,6 +96,7 @@ def test_what_was_set_by_hand_is_shown_and_only_the_file_s_topics_are_mended(
             copies=2,
             origin="hand",
             targets=["b", "a"],
+            max_bytes=None,
         )
     by_hand = PolicyDrift(
         "shop/other", "retention", "none", "0 s, 2 copies on a, b", mendable=False, origin="hand"

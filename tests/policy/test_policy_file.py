@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ops.archive.placement import Placement
-from ops.policies import file as policy_file
+from ops.policies import checks, file as policy_file
 from ops.policies.file import HealthLimits, RelayPolicy, RetentionPolicy, SealPolicy, TopicPolicy
 from penstock.errors import ConfigurationError
 
@@ -24,7 +24,7 @@ topics:
     owner: team:shop
     seal: {max_events: 500, max_age: 15m}
     archive: [near, far]
-    retention: {minimum_age: 7d, copies: 2}
+    retention: {minimum_age: 7d, copies: 2, max_bytes: 200GiB}
   shop/Zürich:
   shop/retried: {retry: {jitter: 0}}
 relays:
@@ -105,7 +105,7 @@ def test_everything_that_a_file_may_say() -> None:
             "team:shop",
             SealPolicy(500, 900),
             ("near", "far"),
-            RetentionPolicy(604_800, 2),
+            RetentionPolicy(604_800, 2, 200 * 2**30),
             Placement.on_each("near", "far"),
         ),
         "shop/Zürich": TopicPolicy("shop/Zürich"),
@@ -400,6 +400,32 @@ def test_a_file_is_the_one_that_it_says_or_the_one_at_its_place(tmp_path: Path) 
     for name in ("x" * 501, "''", "[a]"):
         with pytest.raises(ConfigurationError, match="name"):
             policy_file.parse(f"name: {name}", beside)
+
+
+@pytest.mark.parametrize(("said", "count", "again"), [
+    ("1", 1, "1 B"), ("'7 B'", 7, "7 B"), ("10kB", 10_000, "10 kB"), ("1024", 1_024, "1 KiB"),
+    ("3MiB", 3 * 2**20, "3 MiB"), ("5 GB", 5 * 10**9, "5 GB"), ("2TiB", 2 * 2**40, "2 TiB"),
+    ("9223372036854775807", 2**63 - 1, "9223372036854775807 B"),
+])  # fmt: skip
+def test_a_size_has_units(tmp_path: Path, said: str, count: int, again: str) -> None:
+    """Of 1,000 and of 1,024; a drift says it in the largest one that is exact."""
+    text = f"topics: {{a/b: {{archive: none, retention: {{minimum_age: 1d, max_bytes: {said}}}}}}}"
+    found = policy_file.parse(text, tmp_path / "policies.yaml").topics["a/b"].retention
+    assert found is not None
+    assert found.max_bytes == count
+    assert checks.said_size(count) == again
+
+
+@pytest.mark.parametrize("said", [
+    "0", "-1", "true", "1.5GiB", "200", "200 gib", "5 KB", "9000000TiB",
+    "9223372036854775808", "[]",
+])  # fmt: skip
+def test_what_is_no_size_is_refused(tmp_path: Path, said: str) -> None:
+    """Guard: the units and the bounds in `checks.size`."""
+    given = f"'{said}'" if said == "200" else said
+    text = f"topics: {{a/b: {{archive: none, retention: {{minimum_age: 1d, max_bytes: {given}}}}}}}"
+    with pytest.raises(ConfigurationError, match=r"topics.a/b.retention.max_bytes is"):
+        policy_file.parse(text, tmp_path / "policies.yaml")
 
 
 def test_without_an_archive_only_if_it_is_said(tmp_path: Path) -> None:

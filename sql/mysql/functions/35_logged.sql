@@ -13,10 +13,12 @@ STRAIGHT_JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNS
 
 -- name: logged_events
 -- The log as a table, for callers that need other columns than read_log returns. Read it in the same way as
--- logged_ids.
+-- logged_ids. size: how many bytes the event says, which the limit max_bytes of a topic counts.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW logged_events AS
 SELECT i.partition_id, i.first_sequence, i.event_count, i.sequence, e.event_id, e.`key`, e.type, e.content_type,
-       e.headers, e.payload, e.created_at, i.sequenced_at
+       e.headers, e.payload, e.created_at, i.sequenced_at,
+       COALESCE(LENGTH(e.`key`), 0) + COALESCE(LENGTH(e.type), 0) + COALESCE(LENGTH(e.content_type), 0)
+         + COALESCE(LENGTH(e.headers), 0) + COALESCE(LENGTH(e.payload), 0) AS size
 FROM logged_ids AS i STRAIGHT_JOIN events AS e ON e.id = i.id;
 
 -- name: needed_events

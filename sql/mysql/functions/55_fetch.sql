@@ -64,6 +64,26 @@ BEGIN
     RETURN watermark;
 END;
 
+-- name: said_skip
+-- Why retention did not wait until a subscription had read an event; empty where it does not know of it. Short, because
+-- an error has 128 characters.
+CREATE FUNCTION said_skip(of_subscription BIGINT, of_partition BIGINT, sequence BIGINT) RETURNS VARCHAR(200)
+READS SQL DATA
+BEGIN
+    DECLARE words VARCHAR(200) DEFAULT '';
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT CONCAT(': retention did not wait, by ', IF(
+               k.reason = 'max_bytes', CONCAT('max_bytes ', k.limit_bytes, ' (held ', k.size_bytes, ')'),
+               'max_lag_seconds'))
+    INTO words
+    FROM skips AS k
+    WHERE k.subscription_id = of_subscription AND k.partition_id = of_partition
+      AND sequence BETWEEN k.first_sequence AND k.last_sequence
+    ORDER BY k.log_epoch
+    LIMIT 1;
+    RETURN words;
+END;
+
 -- name: require_readable
 -- Refuses a read below the low sequence (PS016): events that are gone are never skipped silently. A log epoch that was
 -- rehydrated can be read: then is_below is true, and the caller reads by read_rehydrated. Refuses any read of a
@@ -73,7 +93,7 @@ CREATE PROCEDURE require_readable(
 )
 READS SQL DATA
 BEGIN
-    DECLARE low, passed_over BIGINT;
+    DECLARE low BIGINT;
     DECLARE stopped VARCHAR(200);
     -- A stop that was reported while a history began belongs to the history before.
     SELECT MAX(CONCAT(LEFT(s.source, 50), ' has seen sequence ', s.sequence)) INTO stopped
@@ -90,12 +110,8 @@ BEGIN
     IF from_sequence < low THEN
         SET is_below = is_rehydrated(of_partition, from_sequence);
         IF NOT is_below THEN
-            SELECT COUNT(k.run) INTO passed_over
-            FROM skips AS k
-            WHERE k.subscription_id = of_subscription AND k.partition_id = of_partition
-              AND from_sequence BETWEEN k.first_sequence AND k.last_sequence;
             CALL refuse('PS016', CONCAT('sequence ', from_sequence, ' is below the low sequence ', low,
-                                        IF(passed_over, ': retention did not wait, by max_lag_seconds', '')));
+                                        said_skip(of_subscription, of_partition, from_sequence)));
         END IF;
     END IF;
 END;

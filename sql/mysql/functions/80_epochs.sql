@@ -17,11 +17,12 @@ RETURN UNHEX(SHA2(CONCAT(
     framed(payload), UNHEX(LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at)), 16, '0'))), 256));
 
 -- name: range_checksum
--- The checksum of a range of a partition: SHA-256 over the digests of its events in order, as
--- lower-case hex. All digests are one value for a moment, 32 bytes for each event, and no value may be
--- longer than max_allowed_packet. Raises PS006.
+-- The checksum of a range of a partition: SHA-256 over the digests of its events in order, as lower-case hex; and how
+-- many bytes they say. All digests are one value for a moment, 32 bytes for each event, and no value may be longer than
+-- max_allowed_packet. Raises PS006.
 CREATE PROCEDURE range_checksum(
-    part_id BIGINT, first_sequence BIGINT, last_sequence BIGINT, OUT event_count BIGINT, OUT checksum VARCHAR(64)
+    part_id BIGINT, first_sequence BIGINT, last_sequence BIGINT, OUT event_count BIGINT, OUT checksum VARCHAR(64),
+    OUT event_bytes BIGINT
 )
 READS SQL DATA
 BEGIN
@@ -36,8 +37,9 @@ BEGIN
     SET SESSION group_concat_max_len = GREATEST(32 * expected, 1024);
     SELECT COUNT(*), COALESCE(GROUP_CONCAT(
         event_digest(e.sequence, e.event_id, e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at)
-        ORDER BY e.sequence SEPARATOR ''), '')
-    INTO event_count, digests
+        ORDER BY e.sequence SEPARATOR ''), ''),
+        COALESCE(SUM(e.size), 0)
+    INTO event_count, digests, event_bytes
     FROM logged_events AS e
     WHERE e.partition_id = part_id AND e.first_sequence <= last_sequence AND e.first_sequence >= (
           SELECT MAX(f.first_sequence) FROM chunks AS f
@@ -87,7 +89,7 @@ END;
 -- makes seals follow each other, and an erasure come before or after. Raises PS002, PS005, PS006, PS018.
 CREATE PROCEDURE seal(topic LONGTEXT, `partition` INT, max_events INT, max_age_seconds DOUBLE)
 BEGIN
-    DECLARE source_id, locked_id, start, last, content_count BIGINT;
+    DECLARE source_id, locked_id, start, last, content_count, content_bytes BIGINT;
     DECLARE previous INT DEFAULT 0;
     DECLARE content_checksum VARCHAR(64);
     DECLARE until DATETIME(6);
@@ -103,11 +105,12 @@ BEGIN
     FROM log_epochs AS e WHERE e.partition_id = source_id;
     CALL find_epoch_end(source_id, start, max_events, max_age_seconds, last);
     IF last IS NOT NULL THEN
-        CALL range_checksum(source_id, start, last, content_count, content_checksum);
+        CALL range_checksum(source_id, start, last, content_count, content_checksum, content_bytes);
         CALL find_sequenced_until(source_id, start, last, until);
         INSERT INTO log_epochs (
-            partition_id, log_epoch, first_sequence, last_sequence, event_count, checksum, sequenced_until)
-        VALUES (source_id, previous + 1, start, last, content_count, content_checksum, until);
+            partition_id, log_epoch, first_sequence, last_sequence, event_count, checksum, event_bytes,
+            sequenced_until)
+        VALUES (source_id, previous + 1, start, last, content_count, content_checksum, content_bytes, until);
     END IF;
     SELECT e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum
     FROM log_epochs AS e
@@ -248,10 +251,10 @@ END;
 -- Gives a log epoch whose events were just replaced a new checksum and keeps the old one. The database computes it from
 -- what it has. What it has not it takes from the caller, who has read the copy whose checksum is the present one. For a
 -- rehydrated log epoch it takes what the caller has computed, or none: then no copy is left. No copy counts any more
--- until it was made and read again. Raises PS017.
+-- until it was made and read again, and its bytes have to be counted again. Raises PS017.
 CREATE PROCEDURE reissue_seal(held CHAR(36), part_id BIGINT, epoch INT, old_checksum TEXT, checksum TEXT)
 BEGIN
-    DECLARE first, last, content_count BIGINT;
+    DECLARE first, last, content_count, content_bytes BIGINT;
     DECLARE was_dropped, is_back BOOLEAN;
     DECLARE sealed_checksum VARCHAR(200);
     DECLARE computed VARCHAR(64);
@@ -271,40 +274,51 @@ BEGIN
         END IF;
     ELSE
         IF NOT was_dropped THEN
-            CALL range_checksum(part_id, first, last, content_count, computed);
+            CALL range_checksum(part_id, first, last, content_count, computed, content_bytes);
         END IF;
         SET checksum = computed;
     END IF;
     INSERT INTO reissued_seals (
         partition_id, log_epoch, old_checksum, checksum, erasure, reissued_by, reissued_at)
     VALUES (part_id, epoch, sealed_checksum, checksum, held, user_part(USER()), UTC_TIMESTAMP(6));
-    UPDATE log_epochs AS e SET e.checksum = checksum WHERE e.partition_id = part_id AND e.log_epoch = epoch;
+    UPDATE log_epochs AS e
+    SET e.checksum = checksum, e.event_bytes = NULL
+    WHERE e.partition_id = part_id AND e.log_epoch = epoch;
     UPDATE epoch_copies AS c
     SET c.state = 'missing', c.detail = CONCAT('erasure ', held), c.changed_at = UTC_TIMESTAMP(6)
     WHERE c.partition_id = part_id AND c.log_epoch = epoch;
 END;
 
--- name: reads_archive
--- Whether what retention drops of a partition stays readable for a subscription. It stands below the low sequence, the
--- policy demands copies, and who holds the lease, or held it last, has read the archive (see note_archive_reads). It
--- does not once it has caught up, or reads what was rehydrated.
-CREATE FUNCTION reads_archive(of_subscription BIGINT, of_partition BIGINT) RETURNS BOOLEAN
+-- name: can_read_archive
+-- Whether a subscription misses nothing of a partition that retention drops now: the policy demands copies, and who
+-- holds the lease, or held it last, has read the archive (see note_archive_reads).
+CREATE FUNCTION can_read_archive(of_subscription BIGINT, of_partition BIGINT) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
-    DECLARE found, stands_at BIGINT;
-    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    SELECT p.low_sequence INTO found
+    DECLARE found INT;
+    SELECT COUNT(*) INTO found
     FROM archive_readers AS a
     JOIN leases AS l ON l.subscription_id = a.subscription_id AND l.partition_id = a.partition_id
     JOIN partitions AS p ON p.id = a.partition_id
     JOIN retention_policies AS r ON r.topic_id = p.topic_id
     WHERE a.subscription_id = of_subscription AND a.partition_id = of_partition AND a.lease_epoch = l.lease_epoch
       AND r.copies > 0;
-    IF found IS NULL THEN
+    RETURN found > 0;
+END;
+
+-- name: reads_archive
+-- Whether retention need not wait for a subscription on a partition: it can read the archive, and does, because it
+-- stands below the low sequence. It does not once it has caught up, or reads what was rehydrated.
+CREATE FUNCTION reads_archive(of_subscription BIGINT, of_partition BIGINT) RETURNS BOOLEAN
+READS SQL DATA
+BEGIN
+    DECLARE low, stands_at BIGINT;
+    IF NOT can_read_archive(of_subscription, of_partition) THEN
         RETURN FALSE;
     END IF;
+    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
     SET stands_at = current_position(of_subscription, of_partition);
-    RETURN stands_at < found - 1 AND NOT is_rehydrated(of_partition, stands_at + 1);
+    RETURN stands_at < low - 1 AND NOT is_rehydrated(of_partition, stands_at + 1);
 END;
 
 -- name: lowest_position

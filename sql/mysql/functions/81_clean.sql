@@ -3,10 +3,11 @@
 -- how many the policy wants (NULL without one) on its targets, a JSON array: copies elsewhere do not count. In a run
 -- only those count that the run has read back, and that were recorded before it began; without one (token NULL) it says
 -- what a run has to read. Subscriptions count unless their own policy lets nothing wait for so long (max_lag_seconds);
--- lowest is the position of the slowest of those that count.
+-- lowest is the position of the slowest of those that count. Where there is no room for the log epoch (is_over: see
+-- epochs_over_limit) neither they nor its age count; holds and copies always do.
 CREATE PROCEDURE retention_hold(
     part_id BIGINT, log_epoch INT, copies INT, minimum_age BIGINT, targets VARCHAR(4000), token CHAR(36),
-    begun DATETIME(6), OUT lowest BIGINT, OUT hold TEXT
+    begun DATETIME(6), is_over BOOLEAN, OUT lowest BIGINT, OUT hold TEXT
 )
 READS SQL DATA
 BEGIN
@@ -30,11 +31,13 @@ BEGIN
         WHEN copies IS NULL THEN 'no retention policy'
         WHEN JSON_LENGTH(targets) = 0 AND copies > 0 THEN 'the retention policy names no archive target'
         WHEN held_by IS NOT NULL THEN CONCAT('legal hold "', LEFT(held_by, 200), '" covers log epoch ', log_epoch)
-        WHEN lowest < last THEN CONCAT('subscription "', slowest, '" stands at ', lowest, ', log epoch ', log_epoch,
-                                       ' ends at ', last, said_below(lowest, part_id))
+        WHEN lowest < last AND NOT is_over
+            THEN CONCAT('subscription "', slowest, '" stands at ', lowest, ', log epoch ', log_epoch, ' ends at ', last,
+                        said_below(lowest, part_id))
         WHEN verified < copies
             THEN CONCAT('log epoch ', log_epoch, ' has ', verified, ' of ', copies, ' verified copies')
-        WHEN age < minimum_age THEN CONCAT('log epoch ', log_epoch, ' is younger than ', minimum_age, ' s')
+        WHEN age < minimum_age AND NOT is_over
+            THEN CONCAT('log epoch ', log_epoch, ' is younger than ', minimum_age, ' s')
         WHEN token IS NOT NULL AND whole < copies
             THEN CONCAT('of log epoch ', log_epoch, ' this run has read back ', whole,
                                                               ' of ', copies, ' copies')
@@ -92,7 +95,7 @@ END;
 CREATE PROCEDURE find_due(source_id BIGINT, max_epochs INT)
 BEGIN
     DECLARE part_id, lowest, minimum_age BIGINT;
-    DECLARE epoch, copies, found_epochs, is_held INT DEFAULT 0;
+    DECLARE epoch, copies, found_epochs, is_held, over_epoch INT DEFAULT 0;
     DECLARE targets VARCHAR(4000);
     DECLARE hold TEXT;
     DECLARE done BOOLEAN DEFAULT FALSE;
@@ -113,6 +116,7 @@ BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS held_partitions (partition_id BIGINT NOT NULL PRIMARY KEY) ENGINE = MEMORY;
     DELETE FROM due_log_epochs;
     DELETE FROM held_partitions;
+    CALL epochs_over_limit(source_id);
     SET copies = NULL;
     SELECT r.copies, r.minimum_age_seconds, r.targets INTO copies, minimum_age, targets
     FROM retention_policies AS r WHERE r.topic_id = source_id;
@@ -125,7 +129,9 @@ BEGIN
         END IF;
         SELECT COUNT(h.partition_id) INTO is_held FROM held_partitions AS h WHERE h.partition_id = part_id;
         IF is_held = 0 THEN
-            CALL retention_hold(part_id, epoch, copies, minimum_age, targets, NULL, NULL, lowest, hold);
+            SELECT MAX(o.log_epoch) INTO over_epoch FROM over_limit AS o WHERE o.partition_id = part_id;
+            CALL retention_hold(part_id, epoch, copies, minimum_age, targets, NULL, NULL,
+                                COALESCE(epoch <= over_epoch, FALSE), lowest, hold);
             IF hold IS NULL THEN
                 INSERT INTO due_log_epochs (partition_id, log_epoch) VALUES (part_id, epoch);
                 SET found_epochs = found_epochs + 1;
@@ -139,8 +145,8 @@ END;
 
 -- name: log_epochs_due
 -- The log epochs of a topic that a run of clean has to read back, oldest first and by turns over the partitions, at
--- most max_epochs (1 to 1,000) of them; targets, a JSON array, are those of the policy that hold a verified copy.
--- Raises PS002, PS006.
+-- most max_epochs (1 to 1,000) of them; targets, a JSON array, are those of the policy that hold a verified copy. Some
+-- that the limit max_bytes lets go may stay after all: what goes by its age makes room first. Raises PS002, PS006.
 CREATE PROCEDURE log_epochs_due(topic LONGTEXT, max_epochs INT)
 BEGIN
     DECLARE source_id BIGINT;
@@ -231,17 +237,20 @@ BEGIN
 END;
 
 -- name: record_skips
--- Records which subscriptions have not read a log epoch that is dropped now, and do not read the archive: their
--- policies let it not wait for them. It does not ask the policies again: one may have been changed since the decision.
+-- Records which subscriptions have not read a log epoch that is dropped now, and cannot read the archive: their
+-- policies let it not wait for them, or the topic had no room for it: size_then is how many bytes it held, NULL when
+-- that was not why. It does not ask the policies again: one may have been changed since the decision.
 CREATE PROCEDURE record_skips(
-    part_id BIGINT, log_epoch INT, first BIGINT, last BIGINT, policy_version INT, token CHAR(36)
+    part_id BIGINT, log_epoch INT, first BIGINT, last BIGINT, policy_version INT, token CHAR(36), max_bytes BIGINT,
+    size_then BIGINT
 )
 BEGIN
     REPLACE INTO skips (
         subscription_id, partition_id, log_epoch, first_sequence, last_sequence, max_lag_seconds, policy_version, run,
-        skipped_at)
+        skipped_at, reason, limit_bytes, size_bytes)
     SELECT n.id, part_id, log_epoch, GREATEST(first, n.position + 1), last, n.max_lag_seconds, policy_version, token,
-           UTC_TIMESTAMP(6)
+           UTC_TIMESTAMP(6), IF(size_then IS NULL, 'max_lag', 'max_bytes'), IF(size_then IS NULL, NULL, max_bytes),
+           size_then
     FROM (
         SELECT s.id, s.max_lag_seconds, current_position(s.id, part_id) AS position
         FROM partitions AS p
@@ -250,7 +259,7 @@ BEGIN
         WHERE p.id = part_id
         LIMIT 1000000  -- Keeps it from being merged into the query.
     ) AS n
-    WHERE n.position < last AND NOT reads_archive(n.id, part_id);
+    WHERE n.position < last AND NOT can_read_archive(n.id, part_id);
 END;
 
 -- name: record_passed
@@ -260,9 +269,9 @@ CREATE PROCEDURE record_passed(owner_id BIGINT, part_id BIGINT, reached BIGINT, 
 BEGIN
     INSERT INTO skips (
         subscription_id, partition_id, log_epoch, first_sequence, last_sequence, max_lag_seconds, policy_version, run,
-        skipped_at)
+        skipped_at, reason)
     SELECT s.id, e.partition_id, e.log_epoch, GREATEST(e.first_sequence, reached + 1), e.last_sequence,
-           s.max_lag_seconds, 0, '00000000-0000-0000-0000-000000000000', UTC_TIMESTAMP(6)
+           s.max_lag_seconds, 0, '00000000-0000-0000-0000-000000000000', UTC_TIMESTAMP(6), 'passed'
     FROM subscriptions AS s
     JOIN log_epochs AS e ON e.partition_id = part_id AND e.last_sequence > reached AND e.first_sequence < low
     WHERE s.id = owner_id
@@ -270,16 +279,18 @@ BEGIN
 END;
 
 -- name: list_skips
--- What retention removed before a subscription had read it, because of its policy max_lag_seconds, and what a queue
--- passed over: of one subscription, or of all (NULL) that the login may see. unread says whether the subscription still
--- stands before the end of it.
+-- What retention removed before a subscription had read it, and what a queue passed over: of one subscription, or of
+-- all (NULL) that the login may see. unread says whether the subscription still stands before the end of it. reason:
+-- max_lag (its policy max_lag_seconds), max_bytes (the topic held size_bytes, and its limit was limit_bytes) or passed
+-- (it was gone when the queue came to it).
 CREATE PROCEDURE list_skips(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
     CALL refuse_serializable('list_skips()');
     SELECT s.name AS subscription, t.address AS topic, p.number AS `partition`, k.log_epoch, k.first_sequence,
            k.last_sequence, k.max_lag_seconds, k.skipped_at,
-           COALESCE(current_position(k.subscription_id, k.partition_id) < k.last_sequence, FALSE) AS unread
+           COALESCE(current_position(k.subscription_id, k.partition_id) < k.last_sequence, FALSE) AS unread,
+           k.reason, k.limit_bytes, k.size_bytes
     FROM skips AS k
     JOIN subscriptions AS s ON s.id = k.subscription_id
     JOIN partitions AS p ON p.id = k.partition_id
@@ -290,10 +301,13 @@ END;
 
 -- name: clean_partition
 -- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each
--- drop is recorded. Returns what holds the first epoch that stays. token, begun and damaged are the run's.
-CREATE PROCEDURE clean_partition(part_id BIGINT, token CHAR(36), begun DATETIME(6), damaged INT, OUT hold TEXT)
+-- drop is recorded. For those up to over_epoch (NULL: for none) the topic, which holds size bytes, has no room. Returns
+-- what holds the first epoch that stays. token, begun and damaged are the run's.
+CREATE PROCEDURE clean_partition(
+    part_id BIGINT, token CHAR(36), begun DATETIME(6), damaged INT, over_epoch INT, size BIGINT, OUT hold TEXT
+)
 BEGIN
-    DECLARE locked_id, first, last, lowest, minimum_age BIGINT;
+    DECLARE locked_id, first, last, lowest, minimum_age, max_bytes, size_then BIGINT;
     DECLARE epoch, copies, policy_version INT;
     DECLARE targets VARCHAR(4000);
     DECLARE slowest VARCHAR(500);
@@ -306,7 +320,8 @@ BEGIN
         LIMIT 1000;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     SET locked_id = (SELECT p.id FROM partitions AS p WHERE p.id = part_id FOR UPDATE);
-    SELECT r.copies, r.minimum_age_seconds, r.version, r.targets INTO copies, minimum_age, policy_version, targets
+    SELECT r.copies, r.minimum_age_seconds, r.version, r.targets, r.max_bytes
+    INTO copies, minimum_age, policy_version, targets, max_bytes
     FROM retention_policies AS r JOIN partitions AS p ON p.topic_id = r.topic_id
     WHERE p.id = part_id;
     SET done = FALSE;
@@ -317,7 +332,11 @@ BEGIN
             SET hold = 'nothing sealed is left';
             LEAVE epoch;
         END IF;
-        CALL retention_hold(part_id, epoch, copies, minimum_age, targets, token, begun, lowest, hold);
+        CALL retention_hold(part_id, epoch, copies, minimum_age, targets, token, begun, FALSE, lowest, hold);
+        SET size_then = IF(hold IS NOT NULL AND epoch <= over_epoch, size, NULL);
+        IF size_then IS NOT NULL THEN
+            CALL retention_hold(part_id, epoch, copies, minimum_age, targets, token, begun, TRUE, lowest, hold);
+        END IF;
         IF hold IS NULL AND damaged > 0 THEN
             SET hold = CONCAT('this run has found ', damaged, ' damaged copies, which have to be made again first');
         END IF;
@@ -325,11 +344,12 @@ BEGIN
             LEAVE epoch;
         END IF;
         CALL lowest_position(part_id, NULL, slowest, lowest);
-        CALL record_skips(part_id, epoch, first, last, policy_version, token);
+        CALL record_skips(part_id, epoch, first, last, policy_version, token, max_bytes, size_then);
         INSERT INTO retention_drops (
             partition_id, log_epoch, first_sequence, last_sequence, lowest_position, copies, policy_version, dropped_by,
-            run)
-        VALUES (part_id, epoch, first, last, lowest, copies, policy_version, USER(), token);
+            run, limit_bytes, size_bytes)
+        VALUES (part_id, epoch, first, last, lowest, copies, policy_version, USER(), token,
+                IF(size_then IS NULL, NULL, max_bytes), size_then);
         UPDATE log_epochs AS e
         SET e.dropped_at = UTC_TIMESTAMP(6)
         WHERE e.partition_id = part_id AND e.log_epoch = epoch;
@@ -338,10 +358,39 @@ BEGIN
     CLOSE epochs;
 END;
 
+-- name: clean_over_limit
+-- Drops what the limit max_bytes of a topic has no room for, and writes what holds the rest into the table cleaned of
+-- the session.
+CREATE PROCEDURE clean_over_limit(source_id BIGINT, token CHAR(36), begun DATETIME(6), damaged INT)
+BEGIN
+    DECLARE part_id, size BIGINT;
+    DECLARE part_number, over_epoch INT;
+    DECLARE hold TEXT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE parts CURSOR FOR
+        SELECT p.id, p.number, o.log_epoch, o.size
+        FROM over_limit AS o JOIN partitions AS p ON p.id = o.partition_id
+        ORDER BY p.number;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    CALL epochs_over_limit(source_id);
+    SET done = FALSE;
+    OPEN parts;
+    part: LOOP
+        FETCH parts INTO part_id, part_number, over_epoch, size;
+        IF done THEN
+            LEAVE part;
+        END IF;
+        CALL clean_partition(part_id, token, begun, damaged, over_epoch, size, hold);
+        UPDATE cleaned AS c SET c.reason = hold WHERE c.number = part_number;
+    END LOOP;
+    CLOSE parts;
+END;
+
 -- name: clean
 -- Logical retention of a topic, by its policy, of what was read back under the token of this run (begin_clean), which
--- ends here; a row for each partition with its low sequence before and after and what holds the rest. Subscribe locks
--- the same topic row, so no new subscription can begin below a drop. Raises PS002, PS017, PS018.
+-- ends here; a row for each partition with its low sequence before and after and what holds the rest. What goes by its
+-- age and because everybody has read it goes first; only then what the limit max_bytes still has no room for. Subscribe
+-- locks the same topic row, so no new subscription can begin below a drop. Raises PS002, PS017, PS018.
 CREATE PROCEDURE clean(topic LONGTEXT, token TEXT)
 BEGIN
     DECLARE source_id, part_id, low BIGINT;
@@ -369,10 +418,11 @@ BEGIN
         IF done THEN
             LEAVE part;
         END IF;
-        CALL clean_partition(part_id, token, begun, damaged, hold);
+        CALL clean_partition(part_id, token, begun, damaged, NULL, NULL, hold);
         INSERT INTO cleaned (number, old_low_sequence, reason) VALUES (part_number, low, hold);
     END LOOP;
     CLOSE parts;
+    CALL clean_over_limit(source_id, token, begun, damaged);
     SELECT c.number AS `partition`, c.old_low_sequence, p.low_sequence, c.reason
     FROM cleaned AS c JOIN partitions AS p ON p.topic_id = source_id AND p.number = c.number
     ORDER BY c.number;

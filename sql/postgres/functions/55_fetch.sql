@@ -114,6 +114,24 @@ LANGUAGE sql STABLE AS $$
     WHERE sequenced_at_of.sequence < c.first_sequence + c.event_count
 $$;
 
+-- name: said_skip
+-- Why retention did not wait until a subscription had read an event; empty where it does not know of it.
+CREATE OR REPLACE FUNCTION said_skip(subscription_id bigint, partition_id bigint, sequence bigint) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN COALESCE((
+        SELECT ': retention did not wait for this subscription, by ' || CASE k.reason
+                   WHEN 'max_bytes' THEN format('max_bytes %s, because the topic held %s bytes', k.limit_bytes,
+                                                k.size_bytes)
+                   ELSE 'max_lag_seconds' END
+        FROM skips AS k
+        WHERE k.subscription_id = said_skip.subscription_id AND k.partition_id = said_skip.partition_id
+          AND said_skip.sequence BETWEEN k.first_sequence AND k.last_sequence
+        ORDER BY k.log_epoch
+        LIMIT 1), '');
+END
+$$;
+
 -- name: require_readable
 -- Refuses a read below the low sequence (PS016): events that are gone are never skipped silently. A log epoch that was
 -- rehydrated can be read: then this is true, and the caller reads by read_rehydrated. Refuses any read of a partition
@@ -141,13 +159,7 @@ BEGIN
             RETURN true;
         END IF;
         PERFORM refuse('PS016', format('sequence %s is below the low sequence %s%s', from_sequence, found_row.low,
-                                       CASE WHEN EXISTS (
-                                           SELECT FROM skips AS k
-                                           WHERE k.subscription_id = require_readable.subscription_id
-                                             AND k.partition_id = require_readable.partition_id
-                                             AND from_sequence BETWEEN k.first_sequence AND k.last_sequence)
-                                       THEN ': retention did not wait for this subscription, by max_lag_seconds'
-                                       ELSE '' END),
+                                       said_skip(subscription_id, partition_id, from_sequence)),
                        'Read it from the archive (archive=targets), or start at the low sequence.');
     END IF;
     RETURN false;

@@ -348,9 +348,9 @@ BEGIN
     ), passed AS (
         INSERT INTO skips (
             subscription_id, partition_id, log_epoch, first_sequence, last_sequence, max_lag_seconds, policy_version,
-            run, skipped_at)
+            run, skipped_at, reason)
         SELECT s.id, e.partition_id, e.log_epoch, GREATEST(e.first_sequence, n.reached + 1), e.last_sequence,
-               s.max_lag_seconds, 0, '00000000-0000-0000-0000-000000000000', clock_timestamp()
+               s.max_lag_seconds, 0, '00000000-0000-0000-0000-000000000000', clock_timestamp(), 'passed'
         FROM grown AS n
         JOIN subscriptions AS s ON s.id = owner_id
         JOIN log_epochs AS e ON e.partition_id = n.partition_id AND e.last_sequence > n.reached

@@ -18,16 +18,28 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         || int8send((extract(epoch FROM created_at) * 1000000)::bigint))
 $$;
 
+-- name: event_size
+-- How many bytes an event says. It is what the limit max_bytes of a topic counts.
+CREATE OR REPLACE FUNCTION event_size(key text, type text, content_type text, headers jsonb, payload bytea)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (COALESCE(octet_length(key), 0) + COALESCE(octet_length(type), 0) + COALESCE(octet_length(content_type), 0)
+            + COALESCE(octet_length(headers::text), 0) + COALESCE(octet_length(payload), 0))::bigint
+$$;
+
 -- name: range_checksum
--- The checksum of a range of a partition: SHA-256 over the digests of its events in order, as lower-case hex.
+-- The checksum of a range of a partition: SHA-256 over the digests of its events in order, as lower-case hex; and how
+-- many bytes they say.
 CREATE OR REPLACE FUNCTION range_checksum(
-    partition_id bigint, first_sequence bigint, last_sequence bigint, OUT event_count bigint, OUT checksum text
+    partition_id bigint, first_sequence bigint, last_sequence bigint, OUT event_count bigint, OUT checksum text,
+    OUT event_bytes bigint
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off AS $$
     SELECT count(*), encode(sha256(COALESCE(string_agg(
         event_digest(r.sequence, r.event_id, r.key, r.type, r.content_type, r.headers, r.payload, r.created_at),
-        ''::bytea ORDER BY r.sequence), ''::bytea)), 'hex')
+        ''::bytea ORDER BY r.sequence), ''::bytea)), 'hex'),
+        COALESCE(sum(event_size(r.key, r.type, r.content_type, r.headers, r.payload)), 0)::bigint
     FROM read_log(range_checksum.partition_id, range_checksum.first_sequence,
                   (range_checksum.last_sequence - range_checksum.first_sequence + 1)::integer) AS r
 $$;
@@ -80,9 +92,9 @@ BEGIN
     END IF;
     SELECT * INTO content FROM range_checksum(source_id, start, last);
     INSERT INTO log_epochs AS e (
-        partition_id, log_epoch, first_sequence, last_sequence, event_count, checksum, sequenced_until)
+        partition_id, log_epoch, first_sequence, last_sequence, event_count, checksum, event_bytes, sequenced_until)
     VALUES (source_id, COALESCE(previous.log_epoch, 0) + 1, start, last, content.event_count, content.checksum,
-            GREATEST(previous.sequenced_until, sequenced_until(source_id, start, last)));
+            content.event_bytes, GREATEST(previous.sequenced_until, sequenced_until(source_id, start, last)));
     RETURN QUERY
     SELECT e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum
     FROM log_epochs AS e
@@ -219,25 +231,25 @@ END
 $$;
 
 -- name: reissue_seal
--- Gives a log epoch a new checksum and keeps the old one. No copy counts any more until it was made and read again.
+-- Gives a log epoch a new checksum and keeps the old one. No copy counts any more until it was made and read again, and
+-- its bytes have to be counted again.
 CREATE OR REPLACE FUNCTION reissue_seal(held erasures, sealed log_epochs, checksum text) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO reissued_seals (
         partition_id, log_epoch, old_checksum, checksum, erasure, reissued_by, reissued_at)
     VALUES (sealed.partition_id, sealed.log_epoch, sealed.checksum, reissue_seal.checksum, held.erasure, session_user,
             clock_timestamp());
-    UPDATE log_epochs AS e SET checksum = reissue_seal.checksum
+    UPDATE log_epochs AS e SET checksum = reissue_seal.checksum, event_bytes = NULL
     WHERE e.partition_id = sealed.partition_id AND e.log_epoch = sealed.log_epoch;
     UPDATE epoch_copies AS c
     SET state = 'missing', detail = format('erasure %s', held.erasure), changed_at = clock_timestamp()
     WHERE c.partition_id = sealed.partition_id AND c.log_epoch = sealed.log_epoch;
 $$;
 
--- name: reads_archive
--- Whether what retention drops of a partition stays readable for a subscription. It stands below the low sequence, the
--- policy demands copies, and who holds the lease, or held it last, has read the archive (see note_archive_reads). It
--- does not once it has caught up, or reads what was rehydrated.
-CREATE OR REPLACE FUNCTION reads_archive(subscription_id bigint, partition_id bigint) RETURNS boolean
+-- name: can_read_archive
+-- Whether a subscription misses nothing of a partition that retention drops now: the policy demands copies, and who
+-- holds the lease, or held it last, has read the archive (see note_archive_reads).
+CREATE OR REPLACE FUNCTION can_read_archive(subscription_id bigint, partition_id bigint) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN EXISTS (
@@ -245,10 +257,22 @@ BEGIN
         JOIN leases AS l ON l.subscription_id = a.subscription_id AND l.partition_id = a.partition_id
         JOIN partitions AS p ON p.id = a.partition_id
         JOIN retention_policies AS r ON r.topic_id = p.topic_id
-        CROSS JOIN LATERAL (SELECT current_position(a.subscription_id, a.partition_id) AS at) AS stands
-        WHERE a.subscription_id = reads_archive.subscription_id AND a.partition_id = reads_archive.partition_id
-          AND a.lease_epoch = l.lease_epoch AND r.copies > 0 AND stands.at < p.low_sequence - 1
-          AND NOT is_rehydrated(a.partition_id, stands.at + 1));
+        WHERE a.subscription_id = can_read_archive.subscription_id AND a.partition_id = can_read_archive.partition_id
+          AND a.lease_epoch = l.lease_epoch AND r.copies > 0);
+END
+$$;
+
+-- name: reads_archive
+-- Whether retention need not wait for a subscription on a partition: it can read the archive, and does, because it
+-- stands below the low sequence. It does not once it has caught up, or reads what was rehydrated.
+CREATE OR REPLACE FUNCTION reads_archive(subscription_id bigint, partition_id bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN can_read_archive(subscription_id, partition_id) AND EXISTS (
+        SELECT FROM partitions AS p
+        CROSS JOIN LATERAL (SELECT current_position(reads_archive.subscription_id, p.id) AS at) AS stands
+        WHERE p.id = reads_archive.partition_id AND stands.at < p.low_sequence - 1
+          AND NOT is_rehydrated(p.id, stands.at + 1));
 END
 $$;
 

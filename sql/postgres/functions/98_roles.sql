@@ -29,7 +29,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             queue_pointers describe_queue configure_queue'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of copies_between
-            suspected_copies_of log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks grants_of
+            suspected_copies_of log_epochs_sealed_on missing_copies retention_of
+            retention_limits list_holds list_bookmarks grants_of
             changed_hours
             log_epochs_between unsealed_logs lost_copies
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
@@ -51,10 +52,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             rejected_commits open_block open_cold_block read_block dead_letters_between relay_failure dead_letter
             dead_letters_of sweep seal log_epochs_of changed_hours log_epochs_between unsealed_logs lost_copies
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
+            count_log_epochs
             begin_clean log_epochs_due record_reading clean suspect_copy suspected_copies_of clear_suspicion
             installation_id target_in_use copies_on keep_events carry_positions
             condemn_slices condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks
-            swap_chunks set_retention retention_of
+            swap_chunks set_retention retention_of retention_limits
             history_starts_of place_hold release_hold list_holds locate_time place_bookmark drop_bookmark
             list_bookmarks
             bookmark_positions list_skips list_removals expire_dead_letters remove_leftovers

@@ -65,7 +65,9 @@ def test_skips_are_shown_until_the_subscription_has_gone_on(db: ContractDatabase
     skipped_stream(db, own)
     (first, second) = run("status", "-o", "json").json["skips"]
     assert (first["first_sequence"], second["last_sequence"]) == (1, 10)
-    assert "skips:" in run("status").err
+    said = " ".join(run("status").err.split())
+    assert "skips:" in said
+    assert "So that it misses no more" in said
     (finding,) = [each for each in run("doctor", "-o", "json").json if each["check"] == "skips"]
     program, *words = finding["command"].partition("  #")[0].split()
     assert program == "penstock"

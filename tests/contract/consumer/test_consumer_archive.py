@@ -44,7 +44,7 @@ from tests.kit.stream import (
 #: Retention that waits also for who reads the archive.
 HOLDS: Guard = {
     "postgres": ("reads_archive", "stands.at < p.low_sequence - 1", "false"),
-    "mysql": ("reads_archive", "stands_at < found - 1", "FALSE"),
+    "mysql": ("reads_archive", "stands_at < low - 1", "FALSE"),
 }
 
 

@@ -87,7 +87,7 @@ def dropped(own: Any, up_to: int) -> None:
     """Retention removes the log epochs up to a sequence."""
     database.call(
         own, "set_retention", topic=TOPIC, minimum_age_seconds=0, copies=1, origin="hand",
-        targets=TARGETS,
+        max_bytes=None, targets=TARGETS,
     )  # fmt: skip
     own_low = dict(database.call(own, "low_sequences", topic=TOPIC))[0]
     assert own_low <= up_to

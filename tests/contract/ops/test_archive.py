@@ -49,7 +49,14 @@ def target(tmp_path: Path) -> Target:
 
 def _keep(log: Log, *targets: str) -> None:
     policy = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand"}
-    database.call(log.connection, "set_retention", topic=TOPIC, targets=list(targets), **policy)
+    database.call(
+        log.connection,
+        "set_retention",
+        max_bytes=None,
+        topic=TOPIC,
+        targets=list(targets),
+        **policy,
+    )
 
 
 @pytest.mark.spark

@@ -291,7 +291,7 @@ def test_a_rehydration_is_of_what_was_dropped(db: ContractDatabase) -> None:
     _sealed(own)
     first, second, _ = log_epochs(own, STREAM)
     given = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": ["a"]}
-    database.call(own, "set_retention", topic=STREAM, **given)
+    database.call(own, "set_retention", max_bytes=None, topic=STREAM, **given)
     for epoch in (first, second):
         _record(own, epoch)
     clean_unread(own, STREAM)

@@ -43,8 +43,8 @@ ANY_START: Guard = {
 }
 #: Whoever stands below the low sequence reads the archive.
 ANY_READER: Guard = {
-    "postgres": ("reads_archive", "a.lease_epoch = l.lease_epoch", "true"),
-    "mysql": ("reads_archive", "a.lease_epoch = l.lease_epoch", "TRUE"),
+    "postgres": ("can_read_archive", "a.lease_epoch = l.lease_epoch", "true"),
+    "mysql": ("can_read_archive", "a.lease_epoch = l.lease_epoch", "TRUE"),
 }
 #: A queue passes over what was dropped and says nothing.
 SILENT: Guard = {
@@ -338,7 +338,7 @@ def three_epochs(db: ContractDatabase, own: Any, target: Target) -> None:
     seal(own, STREAM, max_events=10)
     copy_all(own, STREAM, target)
     database.call(own, "set_retention", topic=STREAM, minimum_age_seconds=0, copies=1,
-                  origin="hand", targets=["one"])  # fmt: skip
+                  max_bytes=None, origin="hand", targets=["one"])  # fmt: skip
     ago = "INTERVAL '2' DAY"
     db.run(f"UPDATE penstock.log_epochs SET sealed_at = sealed_at - {ago} WHERE log_epoch = 1")
     policies.set_policy(

@@ -33,7 +33,7 @@ TARGETS = ["local", "one", "two"]
 
 NO_POSITION: Guard = {
     "postgres": ("retention_hold", "WHEN slowest.position < epoch.last_sequence", "WHEN false"),
-    "mysql": ("retention_hold", "WHEN lowest < last THEN", "WHEN FALSE THEN"),
+    "mysql": ("retention_hold", "WHEN lowest < last AND", "WHEN FALSE AND"),
 }
 NO_COPY: Guard = {
     "postgres": ("retention_hold", "WHEN verified < policy.copies", "WHEN false"),
@@ -120,7 +120,7 @@ def _record(connection: Any, epoch: LogEpoch, target: str = "local", **changes: 
 
 def _keep(connection: Any, *, seconds: int = 0, copies: int = 1) -> None:
     given = {"minimum_age_seconds": seconds, "copies": copies, "origin": "hand", "targets": TARGETS}
-    database.call(connection, "set_retention", topic=STREAM, **given)
+    database.call(connection, "set_retention", max_bytes=None, topic=STREAM, **given)
 
 
 def _clean(connection: Any) -> tuple[int, str]:

@@ -56,7 +56,9 @@ NOT_HELD_OFF: Guard = {
 
 def _keep(connection: Any, *targets: str, name: str = STREAM, copies: int = 1) -> None:
     given = {"minimum_age_seconds": 0, "copies": copies, "origin": "hand"}
-    database.call(connection, "set_retention", topic=name, targets=list(targets), **given)
+    database.call(
+        connection, "set_retention", max_bytes=None, topic=name, targets=list(targets), **given
+    )
 
 
 def _sealed(connection: Any, epochs: int = 3, partitions: int = 1, target: str = "a") -> list[Any]:
@@ -293,8 +295,10 @@ def test_targets_of_a_policy(db: ContractDatabase) -> None:
     topic(own, 1, STREAM)
     _keep(own, "b", "a", "b")
     given: dict[str, Any] = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand"}
-    database.call(own, "set_retention", topic=STREAM, targets=None, **given | {"copies": 2})
-    ((_, _, copies, version, _, _, targets),) = database.call(own, "retention_of")
+    database.call(
+        own, "set_retention", max_bytes=None, topic=STREAM, targets=None, **given | {"copies": 2}
+    )
+    ((_, _, copies, version, _, _, targets, _),) = database.call(own, "retention_of")
     assert (copies, version, list(targets)) == (2, 2, ["a", "b"])
     for bad in ("", "a b", "a\n", "-a", "x" * 64):
         with pytest.raises(InvalidArgument, match="not allowed"):

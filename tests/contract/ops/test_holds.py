@@ -66,7 +66,7 @@ def _let_go(connection: Any, name: str = TOPIC) -> None:
     for epoch in seal(connection, name, max_events=2, max_age_seconds=0):
         record(connection, epoch, "a")
     policy = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": ["a"]}
-    database.call(connection, "set_retention", topic=name, **policy)
+    database.call(connection, "set_retention", max_bytes=None, topic=name, **policy)
 
 
 def _clean(connection: Any, name: str = TOPIC) -> list[tuple[int, str]]:

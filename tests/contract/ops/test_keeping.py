@@ -10,7 +10,7 @@ import pytest
 from ops.policies import file as policy_file, policy
 from ops.seal import due_log_epochs, seal
 from penstock import database, log, subscriptions
-from penstock.doctor.letters import examine_skips
+from penstock.doctor.retention import examine_skips
 from penstock.errors import BelowLowSequence, InvalidArgument
 from penstock.subscriptions import dead_letters, policies, stream
 from penstock.topics import holds
@@ -37,11 +37,11 @@ ANY_AGE: Guard = {
     "mysql": ("lowest_position", "OR age < s.max_lag_seconds", ""),
 }
 NO_RECORD: Guard = {
-    "postgres": ("clean_partition", "PERFORM record_skips(epoch, policy.version, run.run);", ""),
+    "postgres": ("clean_partition", "PERFORM record_skips(epoch, policy, run.run, size_then);", ""),
     "mysql": (
         "clean_partition",
-        "CALL record_skips(part_id, epoch, first, last, policy_version, token);",
-        "",
+        "CALL record_skips(part_id, epoch, first, last, policy_version, token, max_bytes,",
+        "DO (",
     ),
 }
 NO_TARGET: Guard = {
@@ -64,7 +64,9 @@ PARKED_LETTERS: Guard = {
 
 def _keep(connection: Any, *targets: str, copies: int = 1) -> None:
     policy = {"minimum_age_seconds": 0, "copies": copies, "origin": "hand"}
-    database.call(connection, "set_retention", topic=STREAM, targets=list(targets), **policy)
+    database.call(
+        connection, "set_retention", max_bytes=None, topic=STREAM, targets=list(targets), **policy
+    )
 
 
 def _sealed(db: ContractDatabase, connection: Any, seconds_ago: int = 0) -> None:
@@ -243,8 +245,8 @@ def test_no_copies_with_targets_is_no_policy(db: ContractDatabase) -> None:
         with pytest.raises(InvalidArgument):
             _keep(own, "a", copies=copies)
     given: dict[str, Any] = {"minimum_age_seconds": 0, "origin": "hand", "targets": None}
-    database.call(own, "set_retention", topic=STREAM, copies=0, **given)
-    ((_, _, copies, version, _, _, targets),) = database.call(own, "retention_of")
+    database.call(own, "set_retention", max_bytes=None, topic=STREAM, copies=0, **given)
+    ((_, _, copies, version, _, _, targets, _),) = database.call(own, "retention_of")
     assert (copies, version, list(targets)) == (0, 2, [])
 
 

@@ -141,7 +141,7 @@ def test_a_file_owns_what_it_names_also_where_the_value_was_there(db: ContractDa
     names.create_topic(own, TOPIC, 1, create_namespaces=True)
     policies.set_policy(own, "retry", {"max_attempts": 5}, origin="file")
     call(own, "set_retention", topic=TOPIC, minimum_age_seconds=3_600, copies=1, origin="hand",
-         targets=["local"])  # fmt: skip
+         max_bytes=None, targets=["local"])  # fmt: skip
     assert {each.origin for each in policy.drift(own, the_file(TEXT))} == {"hand", "file"}
     assert len(policy.apply(own, the_file(TEXT))) == 2
     assert policy.drift(own, the_file(TEXT)) == policy.apply(own, the_file(TEXT)) == []

@@ -117,7 +117,7 @@ def _dropped(connection: Any, keep: int = 1) -> tuple[list[Row], list[Event]]:
     seal(connection, STREAM, max_events=EVENTS)
     rows, events = _kept(connection), log.fetch(connection, STREAM, 0, 1, 100)
     given = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": ["a"]}
-    database.call(connection, "set_retention", topic=STREAM, **given)
+    database.call(connection, "set_retention", max_bytes=None, topic=STREAM, **given)
     for epoch in log_epochs(connection, STREAM)[: 4 - keep]:
         database.call(
             connection, "record_copy", topic=STREAM, partition=0, log_epoch=epoch.log_epoch,

@@ -51,7 +51,7 @@ def _cold(own: Any, target: Target) -> None:
     seal(own, STREAM, max_events=5, max_age_seconds=None)
     copy_all(own, STREAM, target)
     database.call(own, "set_retention", topic=STREAM, minimum_age_seconds=0, copies=1,
-                  origin="hand", targets=["one"])  # fmt: skip
+                  max_bytes=None, origin="hand", targets=["one"])  # fmt: skip
     drop(own, STREAM, [target])
     more(own, events=5, start=16)
     stream.reset(own, SUBSCRIPTION, 1)

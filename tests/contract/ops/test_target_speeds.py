@@ -55,7 +55,7 @@ def test_retention_that_asks_for_more_copies_than_targets_is_refused(db: Contrac
 
     def keep(copies: int, targets: list[str] | None) -> None:
         call(own, "set_retention", topic="bank/accounts", minimum_age_seconds=0, copies=copies,
-             origin="hand", targets=targets)  # fmt: skip
+             max_bytes=None, origin="hand", targets=targets)  # fmt: skip
 
     with pytest.raises(InvalidArgument, match="3 copies cannot lie on 2 targets"):
         keep(3, ["b", "a", "a"])
@@ -77,6 +77,6 @@ def test_without_the_count_nothing_could_ever_be_removed(db: ContractDatabase) -
     topic(own, 1, "bank/accounts")
     without(db, NO_COUNT)
     call(own, "set_retention", topic="bank/accounts", minimum_age_seconds=0, copies=3,
-         origin="hand", targets=["a", "b"])  # fmt: skip
+         max_bytes=None, origin="hand", targets=["a", "b"])  # fmt: skip
     ((found,),) = [row[2:3] for row in call(own, "retention_of")]
     assert found == 3

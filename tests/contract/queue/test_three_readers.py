@@ -37,7 +37,7 @@ def _three(own: Connection) -> None:
     seal(own, TOPIC, max_events=5)
     database.call(
         own, "set_retention", topic=TOPIC, minimum_age_seconds=0, copies=0, origin="hand",
-        targets=[],
+        max_bytes=None, targets=[],
     )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def test_without_the_positions_unread_events_go(db: ContractDatabase, own: Conne
             "postgres": (
                 "retention_hold", "WHEN slowest.position < epoch.last_sequence", "WHEN false",
             ),
-            "mysql": ("retention_hold", "WHEN lowest < last THEN", "WHEN FALSE THEN"),
+            "mysql": ("retention_hold", "WHEN lowest < last AND", "WHEN FALSE AND"),
         },
     )  # fmt: skip
     assert _clean(own)[0] == 11

@@ -29,6 +29,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "grants_of": {"namespace": None},
     "list_subscriptions": {},
     "retention_of": {},
+    "retention_limits": {},
     "list_holds": {"topic": None, "released": True},
     "list_bookmarks": {"topic": None},
     "list_erasures": {"topic": None},

@@ -216,7 +216,7 @@ def _refusals(db: ContractDatabase, tenants: Tenants) -> Iterator[None]:
         # Else the first refusal would end the transaction that it has begun.
         penstock.list_topics(stranger)
         for call in (
-            lambda: database.call(stranger, "set_retention", topic=TOPIC, **_RETENTION),
+            lambda: database.call(stranger, "set_retention", topic=TOPIC, **KEPT),
             lambda: stream.subscribe(stranger, "billing", [TOPIC]),
             lambda: stream.unsubscribe(stranger, "billing"),
         ):
@@ -227,7 +227,7 @@ def _refusals(db: ContractDatabase, tenants: Tenants) -> Iterator[None]:
         yield
 
 
-_RETENTION = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": None}
+KEPT = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": None, "max_bytes": None}
 
 
 def test_a_refused_call_holds_nothing(db: ContractDatabase, tenants: Tenants) -> None:
@@ -235,7 +235,7 @@ def test_a_refused_call_holds_nothing(db: ContractDatabase, tenants: Tenants) ->
     with contextlib.contextmanager(_refusals)(db, tenants):
         short = "lock_timeout = '1s'" if db.engine == "postgres" else "innodb_lock_wait_timeout = 1"
         database.execute(tenants.owner, f"SET {short}")
-        database.call(tenants.owner, "set_retention", topic=TOPIC, **_RETENTION)
+        database.call(tenants.owner, "set_retention", topic=TOPIC, **KEPT)
         stream.unsubscribe(tenants.owner, "billing")
 
 
@@ -247,7 +247,7 @@ def test_without_the_guard_a_refused_call_holds_the_topic(
     with contextlib.contextmanager(_refusals)(mysql_db, mysql_tenants):
         database.execute(mysql_tenants.owner, "SET innodb_lock_wait_timeout = 1")
         with pytest.raises(Exception, match="Lock wait timeout"):
-            database.call(mysql_tenants.owner, "set_retention", topic=TOPIC, **_RETENTION)
+            database.call(mysql_tenants.owner, "set_retention", topic=TOPIC, **KEPT)
 
 
 def test_a_right_by_a_role_leaves_the_transaction_its_savepoints(tenants: Tenants) -> None:

@@ -89,6 +89,7 @@ _EVENT: dict[str, Any] = dict.fromkeys(
 )
 _COPY = {"partition": 0, "log_epoch": 1, "target": "t"}
 _BLOCK = {"partition_id": 1, "lease_epoch": 1}
+_COUNTS = {"minimum_age_seconds": 0, "copies": 1, "max_bytes": 1}
 
 #: Calls that name a topic; each refuses a hidden one as it refuses one that is not there.
 BY_TOPIC: dict[str, Call] = {
@@ -110,9 +111,7 @@ BY_TOPIC: dict[str, Call] = {
     "move_topic": lambda own, topic: penstock.move_topic(own, topic, "open"),
     "resize_topic": lambda own, topic: penstock.resize_topic(own, topic, 4),
     "delete_topic": lambda own, topic: penstock.delete_topic(own, topic, with_subscriptions=True),
-    "set_retention": _topic(
-        "set_retention", minimum_age_seconds=0, copies=1, origin="hand", targets=None
-    ),
+    "set_retention": _topic("set_retention", origin="hand", targets=None, **_COUNTS),
     "set_backpressure": _topic("set_backpressure", max_events=1, max_bytes=None),
     "seal": _topic("seal", partition=0, max_events=10, max_age_seconds=0),
     **EPOCHS,
@@ -235,6 +234,7 @@ def _learned(own: Any, partition_id: int) -> set[str]:
         rights.grants_of(own),
         policies.list_policies(own),
         database.call(own, "retention_of"),
+        database.call(own, "retention_limits"),
         database.execute(own, call.format("penstock.held_leases('theirs', 'one')")),
         dead_letters.dead_letters(own, "theirs"),
         dead_letters.dead_letter(own, "theirs", 1),
@@ -252,9 +252,7 @@ def _learned(own: Any, partition_id: int) -> set[str]:
 
 def test_lists_do_not_tell_of_the_others(tenants: Tenants, us: str, they: str) -> None:
     """Guard: has_right in each list; read_block reads what the subscription does."""
-    _topic("set_retention", minimum_age_seconds=0, copies=1, origin="hand", targets=None)(
-        tenants.owner, THEIRS
-    )
+    BY_TOPIC["set_retention"](tenants.owner, THEIRS)
     _policy("topic")["set_policy"](tenants.owner, THEIRS)
     holds.place_hold(tenants.owner, THEIRS, "case", "a claim")
     EPOCHS["begin_erasure"](tenants.owner, THEIRS)
