@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,15 @@ OLDEST_MARIADB = (10, 6, 0)
 #: What a client waits for an answer, beside twice the time limit of its statements.
 SLACK_SECONDS = 10
 _DEFAULT_PORT = 3306
+#: Keepalives begin after 5 silent seconds and come every 2; so does the end of what is not
+#: acknowledged: after 10 seconds (the last is in milliseconds).
+_NETWORK = (
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 2),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 10_000),
+)
 _HIGHEST_PORT = 65_535
 _TEXT_OPTIONS = frozenset({"unix_socket", "ssl_ca", "ssl_cert", "ssl_key"})
 _SWITCHES = frozenset({"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"})
@@ -49,7 +59,22 @@ def opened(url: str, options: Mapping[str, Any], statement_timeout_ms: int) -> A
             connection.close()
             raise
     limit_answers(connection, read_seconds(statement_timeout_ms))
+    _notice_silence(connection)
     return connection
+
+
+def _notice_silence(connection: Any) -> None:
+    """Let TCP end a connection whose packets get lost in silence, as libpq does for PostgreSQL.
+
+    PyMySQL has no option for it.  A socket file needs none, and a system may lack an option.
+    """
+    sock = connection._sock
+    if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    for level, name, value in _NETWORK:
+        number = getattr(socket, name, None)
+        if number is not None:
+            sock.setsockopt(level, number, value)
 
 
 def is_mariadb(version: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from contextlib import closing
 
@@ -85,3 +86,15 @@ def test_the_limit_follows_from_that_of_statements() -> None:
     assert opening.read_seconds(0) is None
     assert opening.read_seconds(30_000) == 70
     assert opening.read_seconds(600_000) == 1_210
+
+
+def test_tcp_ends_a_connection_whose_packets_get_lost(mysql_db: MySQLDatabase) -> None:
+    """Guard: opening._notice_silence; test_lost_packets.py shows in its long form what it is for.
+
+    The connection of a handler has no limit of a call that is as short as a lease.
+    """
+    with closing(database.connect(mysql_db.url)) as connection:
+        sock = connection._sock  # type: ignore[attr-defined]
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
