@@ -225,6 +225,7 @@ class Mixed:
         """F6."""
         self.world.note("crash")
         self.server.crash()
+        self.world.recorder.write("down", "ok")
         self.server.restart()
         self.world.url = self.server.url
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 from tests.faults.told import Anomaly, Run
 from tests.faults.told_jobs import Dead, Finish, HandOut, Job
@@ -32,19 +31,14 @@ def handed_out(run: Run) -> Iterator[Anomaly]:
 def hidden(run: Run) -> Iterator[Anomaly]:
     """Nobody gets an event while another one has it, unless that one gave it away."""
     for job, hand_outs in run.jobs.hand_outs.items():
-        for before, after in pairwise(hand_outs):
-            early = run.jobs.hidden_until(before, after.at) - after.told["d"]
-            if early <= 0 or run.jobs.forgotten(before, after):
-                continue
-            if not any(_may_give_away(call, after) for call in run.jobs.receipts_of(before)):
-                what = f"{early:.3f} s before the time of {before.receipt} was over"
-                yield Anomaly("overlap", f"{job}: {after.receipt} {what}")
-
-
-def _may_give_away(call: Finish, after: HandOut) -> bool:
-    """Whether a call may have put an event back before a hand-out."""
-    gives = call.how in {"reject", "release"} or (call.how == "extend" and not call.seconds)
-    return gives and call.outcome != "fail" and call.begun["t"] < after.told["t"]
+        for number, after in enumerate(hand_outs):
+            for before in run.jobs.remembered_before(hand_outs[:number], after):
+                early = run.jobs.hidden_until(before, after.at) - after.told["d"]
+                if early <= 0 or run.jobs.forgotten(before, after.at):
+                    continue
+                if not any(call.may_give_away(after) for call in run.jobs.receipts_of(before)):
+                    what = f"{early:.3f} s before the time of {before.receipt} was over"
+                    yield Anomaly("overlap", f"{job}: {after.receipt} {what}")
 
 
 def fenced(run: Run) -> Iterator[Anomaly]:
@@ -57,19 +51,27 @@ def fenced(run: Run) -> Iterator[Anomaly]:
                 if times > 1:
                     yield Anomaly("stale-accept", f"{job}: {receipt} worked {times} times")
             calls = {call.receipt for call in run.jobs.receipts_of(each)}
-            for receipt in calls & run.jobs.done_by - worked.keys():
+            for receipt in (calls - worked.keys()) & run.jobs.done_by:
                 yield Anomaly("stale-accept", f"{job}: {receipt} was refused, and it is done")
-            for later in hand_outs[number + 1 :]:
-                yield from _behind(run, job, accepted, later)
+            for call in accepted:
+                yield from _behind(run, each, call, hand_outs[number + 1 :])
 
 
-def _behind(run: Run, job: Job, accepted: list[Finish], later: HandOut) -> Iterator[Anomaly]:
-    """What was accepted of a receipt although, or before, somebody else got the event."""
-    for call in accepted:
-        what = f"{job}: {call.how} of {call.begun['proc']}, and {later.receipt} is later"
-        ends = call.how == "acknowledge"
-        if later.at < call.sent_d - (0 if ends else CLOCK_SLACK):
-            yield Anomaly("stale-accept", what)
+def _behind(run: Run, each: HandOut, call: Finish, later: list[HandOut]) -> Iterator[Anomaly]:
+    """What was accepted of a receipt although, or before, somebody else got the event.
+
+    A receive reads the clock first, and waits: its time may be before that of the call which has
+    given it the event.
+    """
+    was_given = bool(later) and call.gave(each, later[0])
+    ends = call.how == "acknowledge"
+    for other in later:
+        if was_given and other.told["d"] > call.begun["d"]:
+            continue
+        what = f"{each.job}: {call.how} of {call.begun['proc']}, and {other.receipt} is later"
+        if other.at < call.sent_d - (0 if ends else CLOCK_SLACK):
+            if not run.jobs.forgotten(other, call.sent_d):
+                yield Anomaly("stale-accept", what)
         elif ends:
             yield Anomaly("nonmonotonic-poll", what)
 
@@ -79,24 +81,24 @@ def counted(run: Run) -> Iterator[Anomaly]:
     for job, hand_outs in run.jobs.hand_outs.items():
         for number, each in enumerate(hand_outs):
             most = number + run.jobs.unknown(job[0], each.told["t"])  # this one, and others
-            before = hand_outs[number - 1] if number else None
-            least = _least(run, before, each)
+            least = _least(run, hand_outs[:number], each)
             if not least <= each.deliveries <= most:
                 what = f"delivery {each.deliveries}, not {least} to {most}"
                 yield Anomaly("wrong-count", f"{job}: {what}")
-            rejected = [c for c in _rejections(run, hand_outs) if c.begun["d"] < each.at]
+            rejected = [c for c in _rejections(run, hand_outs) if c.begun["d"] < each.told["d"]]
             known = sum(c.outcome == "ok" and c.ended_d < each.at for c in rejected)
             if not known <= each.failures <= len(rejected):
                 what = f"{each.failures} failures, not {known} to {len(rejected)}"
                 yield Anomaly("wrong-count", f"{job}: {what}")
 
 
-def _least(run: Run, before: HandOut | None, each: HandOut) -> int:
-    if before is None or run.jobs.forgotten(before, each):
-        return 1
-    calls = run.jobs.receipts_of(before)
-    released = any(call.how == "release" and call.outcome != "fail" for call in calls)
-    return before.deliveries + (0 if released else 1)
+def _least(run: Run, hand_outs: list[HandOut], each: HandOut) -> int:
+    for before in run.jobs.remembered_before(hand_outs, each):
+        if not run.jobs.forgotten(before, each.at):
+            calls = run.jobs.receipts_of(before)
+            released = any(call.how == "release" and call.outcome != "fail" for call in calls)
+            return before.deliveries + (0 if released else 1)
+    return 1
 
 
 def _rejections(run: Run, hand_outs: list[HandOut]) -> list[Finish]:

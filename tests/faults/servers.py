@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -25,6 +26,10 @@ MYSQL_FAMILY = {
     "performance_schema": "OFF",
     "innodb_buffer_pool_size": "128M",
 }
+
+
+#: How long a backend may take to notice that its server is gone.
+_END_SECONDS = 60
 
 
 class Crashing(Protocol):
@@ -58,11 +63,16 @@ class CrashingPostgres:
         return "127.0.0.1", self._server.port or 1
 
     def crash(self) -> None:
-        """The postmaster; its children end when they notice."""
+        """The postmaster; its children end when they notice, and some answer until then."""
         pid = self._server.pid
         assert pid is not None
+        os.kill(pid, signal.SIGSTOP)  # none is made any more
+        backends = children(pid)
         os.kill(pid, signal.SIGKILL)
-        while Path(f"/proc/{pid}").exists():
+        deadline = time.monotonic() + _END_SECONDS
+        # Its number has to be free: the next one looks whether there is such a process.
+        while Path(f"/proc/{pid}").exists() or any(map(lives, backends)):
+            assert time.monotonic() < deadline, "the server does not end"
             time.sleep(0.01)
 
     def restart(self) -> None:
@@ -100,6 +110,24 @@ class CrashingMySQL:
     def stop(self) -> None:
         """In order."""
         self._server.stop()
+
+
+def lives(pid: int) -> bool:
+    """Whether there is a process of this number, which has not ended."""
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state != "Z"
+    return False
+
+
+def children(parent: int) -> list[int]:
+    """The processes that a process has made."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(entry.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(entry.parent.name))
+    return found
 
 
 @contextmanager

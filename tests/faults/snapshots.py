@@ -19,7 +19,7 @@ from pathlib import Path
 from penstock.database.migrate import migrate
 from penstock.errors import PenstockError
 from resources.system_user import give_to_server_user
-from tests.faults.servers import CrashingMySQL, CrashingPostgres
+from tests.faults.servers import CrashingMySQL, CrashingPostgres, children, lives
 from tests.kit.log import wait_until
 from tests.support import missing
 
@@ -50,7 +50,7 @@ class Volume:
             for pid in frozen[1:]:
                 os.kill(pid, signal.SIGKILL)
             self._server.crash()
-        wait_until(lambda: not any(map(_lives, frozen)), "the server has ended")
+        wait_until(lambda: not any(map(lives, frozen)), "the server has ended")
         shutil.rmtree(self._folder)
         copy.rename(self._folder)
         self.snapshots += 1
@@ -64,7 +64,7 @@ class Volume:
         """Stop every process of the server; none of those that run can make another."""
         frozen = [self._main()]
         os.kill(frozen[0], signal.SIGSTOP)
-        for pid in _children(frozen[0]):
+        for pid in children(frozen[0]):
             os.kill(pid, signal.SIGSTOP)
             frozen.append(pid)
         return frozen
@@ -73,22 +73,6 @@ class Volume:
         files = [*self._folder.rglob("postmaster.pid"), *self._folder.rglob("server.pid")]
         (file,) = files
         return int(file.read_text().split()[0])
-
-
-def _lives(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state != "Z"
-    return False
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(entry.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(entry.parent.name))
-    return found
 
 
 @contextlib.contextmanager

@@ -102,7 +102,55 @@ def unknown() -> MadeQueue:
     return made
 
 
-@pytest.mark.parametrize("run", [sound, unknown])
+def crashed(seconds: float = 0.5) -> MadeQueue:
+    """A crash undoes that another worker got an event: the first one's receipt is good again."""
+    made = sound()
+    made.publish("c")
+    made.write("c/0")
+    made.write("c/1")
+    made.dump["handled"] += [["shell", 0, 5], ["shell", 0, 6]]
+    made.dump["forgets"] = True
+    first = made.hand_out(5)
+    made.tick(VISIBLE + 1)
+    second = made.hand_out(5, 2)
+    made.tick(seconds - 1)
+    made.record("fault", fault="crash", victim="")
+    made.record("down")
+    made.finish("acknowledge", first)
+    made.finish("acknowledge", second, "fail")
+    made.finish("acknowledge", made.hand_out(6))
+    return made
+
+
+def waited(how: str = "release") -> MadeQueue:
+    """A receive that waits gets, under its early time, what another one has given back since."""
+    made = sound()
+    made.publish("c")
+    made.write("c/0")
+    made.write("c/1")
+    made.dump["handled"] += [["shell", 0, 5], ["shell", 0, 6]]
+    begun = made.tick()
+    made.finish(how, made.hand_out(5))
+    receipt = made.hand_out(5, 1 + (how == "reject"), int(how == "reject"))
+    made.given(5, 1)[AT:] = [begun, begun + VISIBLE]
+    made.finish("acknowledge", receipt)
+    made.finish("acknowledge", made.hand_out(6))
+    return made
+
+
+def waited_long(how: str = "release") -> MadeQueue:
+    """The same of a receive that began when the other worker just had the event."""
+    made = waited(how)
+    first, second = made.given(5), made.given(5, 1)
+    second[AT:] = [first[AT] + 0.1, first[DEADLINE] + 0.1]
+    return made
+
+
+SOUND = [sound, unknown, crashed, waited, waited_long]
+SOUND += [lambda: waited("reject"), lambda: waited_long("reject")]
+
+
+@pytest.mark.parametrize("run", SOUND)
 def test_a_sound_run_has_no_anomaly(run: Callable[[], MadeQueue]) -> None:
     assert run().kinds() == set()
 
@@ -283,6 +331,145 @@ def test_a_bad_run_is_seen(kind: str, spoil: Callable[[MadeQueue], None]) -> Non
     made = sound()
     spoil(made)
     assert kind in made.kinds()
+
+
+def of_an_engine_that_forgets_nothing(made: MadeQueue) -> None:
+    made.dump["forgets"] = False
+
+
+def it_did_not_crash(made: MadeQueue) -> None:
+    made.records = [each for each in made.records if each["op"] != "fault"]
+
+
+def it_crashed_before(made: MadeQueue) -> None:
+    """What was handed out since is remembered."""
+    for each in made.records:
+        if each["op"] in {"fault", "down"}:
+            each["d"] -= 5
+
+
+def it_crashed_behind(made: MadeQueue) -> None:
+    """The receipt worked before the crash."""
+    for each in made.records:
+        if each["op"] in {"fault", "down"}:
+            each["d"] += 5
+
+
+def the_disk_has_it(made: MadeQueue) -> None:
+    """The commit of another one was answered after the hand-out, before the server was away."""
+    place = next(n for n, each in enumerate(made.records) if each["op"] == "fault")
+    made.now = made.records[place]["d"] - 1.75
+    later = made.records[place:]
+    del made.records[place:]
+    made.write("z/0")
+    made.publish("z")
+    receipt = made.hand_out(7)
+    made.finish("acknowledge", receipt)
+    for number, each in enumerate(made.records[place:]):
+        each["d"] = each["t"] = made.given(5, 1)[AT] + 1.1 + number / 100
+    made.records[-1]["sent"] = made.records[-1]["sent_d"] = made.records[-1]["d"]
+    made.dump["handled"].append(["shell", 0, 7])
+    made.records += later
+
+
+def the_undone_receipt_works_too(made: MadeQueue) -> None:
+    _outcome_of(made, made.given(5, 1)[RECEIPT], "ok")
+
+
+def it_came_again_since(made: MadeQueue) -> None:
+    """Somebody else got the event after the crash, and the first receipt worked after that."""
+    accepted = _place_of(made, made.given(5)[RECEIPT])
+    begun = made.records.pop(accepted - 1)
+    outcome = made.records.pop(accepted - 1)
+    receipt = made.hand_out(5, 2)
+    made.finish("acknowledge", receipt, "fail")
+    for each in (begun, outcome):
+        each["t"] = each["d"] = made.tick()
+    outcome["sent"] = outcome["sent_d"] = made.now
+    made.records += [begun, outcome]
+
+
+def another_stale_one(made: MadeQueue) -> None:
+    """Beside what a crash explains."""
+    stale(made)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        of_an_engine_that_forgets_nothing, it_did_not_crash, it_crashed_before, it_crashed_behind,
+        the_disk_has_it, the_undone_receipt_works_too, it_came_again_since, another_stale_one,
+    ],
+)  # fmt: skip
+def test_what_no_crash_explains_is_stale(spoil: Callable[[MadeQueue], None]) -> None:
+    """A receipt works although a later hand-out is not undone: for each reason of its own."""
+    made = crashed()
+    spoil(made)
+    assert "stale-accept" in made.kinds()
+
+
+def it_was_put_back_when_the_other_was_told(made: MadeQueue) -> None:
+    """Its time was over before, and then it was counted."""
+    made.given(5)[DELIVERIES] = 2
+
+
+def nobody_put_it_back(made: MadeQueue) -> None:
+    place = _place_of(made, made.given(5)[RECEIPT])
+    del made.records[place - 1 : place + 1]
+
+
+def it_was_told_first(made: MadeQueue) -> None:
+    """The other one's receive began when this worker had the event."""
+    told = [each for each in made.records if each["op"] == "hand_out"]
+    first = next(each for each in told if each["events"][0][1] == 5)
+    second = told[-1]
+    second["t"] = second["d"] = first["d"] - 0.5
+
+
+@pytest.mark.parametrize(
+    "spoil", [it_was_put_back_when_the_other_was_told, nobody_put_it_back, it_was_told_first]
+)
+def test_a_receipt_that_only_seems_to_have_waited_is_stale(
+    spoil: Callable[[MadeQueue], None],
+) -> None:
+    """The time of a hand-out counts where nothing says that another one had given the event back.
+
+    A worker that was paused before it was told looks the same but for that.
+    """
+    made = waited()
+    spoil(made)
+    assert "stale-accept" in made.kinds()
+
+
+@pytest.mark.parametrize("run", [waited, waited_long])
+@pytest.mark.parametrize("how", ["release", "reject"])
+def test_a_receipt_of_who_gave_it_back_is_stale(run: Callable[[str], MadeQueue], how: str) -> None:
+    """Beside what a wait explains: who has given an event back finishes it all the same."""
+    made = run(how)
+    made.finish("acknowledge", made.given(5)[RECEIPT])
+    assert "stale-accept" in made.kinds()
+
+
+@pytest.mark.parametrize(("how", "failures"), [("release", 0), ("reject", 0)])
+def test_who_gives_back_what_another_one_has_is_seen(how: str, failures: int) -> None:
+    """The time of the first one was over, as the counts say: its receipt was stale."""
+    made = waited_long(how)
+    second = made.given(5, 1)
+    second[DELIVERIES], second[FAILURES] = 2, failures
+    assert "stale-accept" in made.kinds()
+
+
+@pytest.mark.parametrize("spoil", [out_twice_at_a_time, out_while_it_is_extended])
+def test_what_was_handed_out_after_a_crash_is_not_forgotten(
+    spoil: Callable[[MadeQueue], None],
+) -> None:
+    """A crash undoes what was done shortly before it, and nothing of the hours after it."""
+    made = sound()
+    made.dump["forgets"] = True
+    made.records.insert(0, made.records[0] | {"op": "fault", "fault": "crash", "d": 99.0})
+    assert made.kinds() == set()
+    spoil(made)
+    assert "overlap" in made.kinds()
 
 
 @pytest.mark.parametrize(("begins", "kinds"), [(2, set()), (1, {"lost"})])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ Record = dict[str, Any]
 Job = tuple[str, int, int]
 
 #: What a receive of the last moments before a crash has done may be forgotten where its commit does
-#: not wait for the disk.
+#: not wait for the disk; the server itself writes it down sooner than this.
 FORGOTTEN_SECONDS = 2.0
 
 
@@ -50,6 +50,23 @@ class Finish:
     ended_d: float = float("inf")
     seconds: float = 0.0
 
+    def may_give_away(self, after: HandOut) -> bool:
+        """Whether it may have put the event back before it was handed out again."""
+        gives = self.how in {"reject", "release"} or (self.how == "extend" and not self.seconds)
+        return gives and self.outcome != "fail" and self.begun["t"] < after.told["t"]
+
+    def gave(self, before: HandOut, after: HandOut) -> bool:
+        """Whether it gave the event of one hand-out to the next: the counts say so, too.
+
+        What is released is not counted, and what has failed is.  When a time was over instead, a
+        delivery more is counted, and no failure.
+        """
+        if not self.may_give_away(after):
+            return False
+        if self.how == "release":
+            return after.deliveries == before.deliveries
+        return self.how == "reject" and after.failures == before.failures + 1
+
 
 @dataclass(frozen=True, slots=True)
 class Dead:
@@ -57,6 +74,23 @@ class Dead:
 
     job: Job
     attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A server that was killed where a receive does not wait for the disk."""
+
+    begun: float
+    #: When nothing of it lived any more.
+    down: float
+    #: When the last commit was sent that waited for the disk, and was answered: what was committed
+    #: before it was on the disk with it, because they are written in their order.
+    durable: float
+
+    def may_undo(self, hand_out: HandOut) -> bool:
+        """Whether it may have undone a hand-out: there was no time left to write it down."""
+        is_late = self.begun - FORGOTTEN_SECONDS < hand_out.at <= self.down
+        return is_late and self.durable <= hand_out.told["d"]
 
 
 class Jobs:
@@ -69,6 +103,8 @@ class Jobs:
         self._take_hand_outs(by_op["hand_out"])
         self.finishes: dict[str, list[Finish]] = defaultdict(list)
         self._take_finishes(by_op["finish"])
+        for each in self.hand_outs.values():
+            self._bring_in_order(each)
         #: In the order in which they were written.
         self.done: list[tuple[Job, str, str]] = [
             ((name, partition, sequence), label, receipt)
@@ -79,10 +115,7 @@ class Jobs:
         rows = [row for row in dump["dead"] if row[0] in self.queues]
         self.dead = [Dead((name, part, sequence), n) for name, part, sequence, n, *_ in rows]
         self._asked = {name: self._unanswered(name, by_op) for name in self.queues}
-        forgets = dump.get("forgets", False)
-        self._crashes = [
-            each["d"] for each in by_op["fault"] if forgets and each["fault"] == "crash"
-        ]
+        self._crashes = self._undoing(by_op) if dump.get("forgets", False) else []
         self._passed = [(each["d"], each["seconds"]) for each in by_op["pass_time"]]
 
     def receipts_of(self, hand_out: HandOut) -> list[Finish]:
@@ -94,10 +127,21 @@ class Jobs:
         has_effect = call.how == "acknowledge" and call.receipt in self.done_by
         return call.outcome == "ok" or (call.outcome == "info" and has_effect)
 
-    def forgotten(self, before: HandOut, after: HandOut) -> bool:
-        """Whether a crash between two hand-outs may have undone the first."""
-        return any(each - FORGOTTEN_SECONDS < before.at and each < after.at
-                   for each in self._crashes)  # fmt: skip
+    def forgotten(self, hand_out: HandOut, moment: float) -> bool:
+        """Whether a crash before a moment may have undone a hand-out, and nothing says otherwise.
+
+        What the database has accepted of it says that it remembers it.
+        """
+        if any(map(self.is_accepted, self.receipts_of(hand_out))):
+            return False
+        return any(each.down < moment and each.may_undo(hand_out) for each in self._crashes)
+
+    def remembered_before(self, hand_outs: list[HandOut], after: HandOut) -> Iterator[HandOut]:
+        """From the latest back, the hand-outs that may count, to the first one that does."""
+        for each in reversed(hand_outs):
+            yield each
+            if not self.forgotten(each, after.at):
+                return
 
     def hidden_until(self, hand_out: HandOut, now: float) -> float:
         """Until when an event is hidden at least, as far as its worker was told by now."""
@@ -127,8 +171,24 @@ class Jobs:
             for partition, sequence, *event in told["events"]:
                 job = (told["sub"], partition, sequence)
                 self.hand_outs[job].append(HandOut(told, job, *event))
-        for each in self.hand_outs.values():
-            each.sort(key=lambda hand_out: hand_out.at)
+
+    def _bring_in_order(self, hand_outs: list[HandOut]) -> None:
+        """By their times, but where something says that those mislead."""
+        hand_outs.sort(key=lambda hand_out: hand_out.at)
+        for number in range(1, len(hand_outs)):
+            place = number
+            while place and self._came_first(hand_outs[place], hand_outs[place - 1]):
+                hand_outs[place - 1 : place + 1] = reversed(hand_outs[place - 1 : place + 1])
+                place -= 1
+
+    def _came_first(self, other: HandOut, one: HandOut) -> bool:
+        """Whether a hand-out came before one with an earlier time.
+
+        A receive reads the clock first, and may wait.  It is told after the other one was, of an
+        event that this one has given back by then, and the counts say that it was the next.
+        """
+        calls = self.receipts_of(other)
+        return other.at <= one.told["d"] and any(each.gave(other, one) for each in calls)
 
     def _take_finishes(self, records: Iterable[Record]) -> None:
         calls: dict[tuple[str, int, int], Finish] = {}
@@ -152,6 +212,22 @@ class Jobs:
             while receipt in renewed:
                 receipt = renewed[receipt]
             self.finishes[receipt].append(call)
+
+    def _undoing(self, by_op: Mapping[str, list[Record]]) -> list[Crash]:
+        crashes = (each["d"] for each in by_op["fault"] if each["fault"] == "crash")
+        downs = [each["d"] for each in by_op["down"]]
+        answered = [
+            (call.sent_d, call.ended_d)
+            for calls in self.finishes.values()
+            for call in calls
+            if call.how == "acknowledge" and call.outcome == "ok"
+        ]
+        found = []
+        for begun in crashes:
+            down = min((each for each in downs if each >= begun), default=begun)
+            sent = (sent for sent, ended in answered if ended <= down)
+            found.append(Crash(begun, down, max(sent, default=0.0)))
+        return found
 
     def _unanswered(
         self, name: str, by_op: Mapping[str, list[Record]]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from penstock.database.migrate import migrate
 from penstock.errors import PenstockError
 from penstock.log.histories import reconcile
 from penstock.log.restores import report_position
-from penstock.subscriptions import stream
+from penstock.subscriptions import queue, stream
 from penstock.topics import holds, names
 from resources.embedded import EmbeddedPostgres
 from tests.guards import without_guard
@@ -231,8 +231,9 @@ def _tokens(server: EmbeddedPostgres, url: str, consumer: str) -> set[int]:
         return {each.lease_epoch for each in stream.check_in(own, member)}
 
 
-def _over_a_crash(folder: Path, *, guarded: bool) -> tuple[set[int], set[int]]:
-    # The writer of the log leaves what nobody waits for in memory, as it does for a moment always.
+@contextmanager
+def _forgetful(folder: Path) -> Iterator[EmbeddedPostgres]:
+    """A server that leaves what nobody waits for in memory, as each one does for a moment."""
     settings = {"wal_writer_delay": "10s", "autovacuum": "off", "fsync": "off"}
     try:
         server = EmbeddedPostgres(folder, settings=settings)
@@ -241,6 +242,13 @@ def _over_a_crash(folder: Path, *, guarded: bool) -> tuple[set[int], set[int]]:
         missing("PostgreSQL", error)
     try:
         migrate(server.url("app"))
+        yield server
+    finally:
+        server.stop()
+
+
+def _over_a_crash(folder: Path, *, guarded: bool) -> tuple[set[int], set[int]]:
+    with _forgetful(folder) as server:
         with closing(psycopg.connect(server.url("app"), autocommit=True)) as own:
             if not guarded:
                 without_guard(own, "commit_durably", "IN ('off', 'local')", "IN ('none')")
@@ -252,8 +260,6 @@ def _over_a_crash(folder: Path, *, guarded: bool) -> tuple[set[int], set[int]]:
         _kill(server)
         server.start()
         return first, _tokens(server, server.url("app"), "B")
-    finally:
-        server.stop()
 
 
 def test_a_lease_epoch_is_not_given_twice_after_a_crash(tmp_path: Path) -> None:
@@ -266,3 +272,34 @@ def test_a_lease_epoch_is_not_given_twice_after_a_crash(tmp_path: Path) -> None:
 def test_without_it_a_lease_epoch_is_given_twice(tmp_path: Path) -> None:
     """Mutant: the session's setting holds."""
     assert _over_a_crash(tmp_path / "pg", guarded=False) == ({1}, {1})
+
+
+@pytest.mark.long
+def test_a_hand_out_that_a_crash_undoes_leaves_the_receipt_before_it_good(tmp_path: Path) -> None:
+    """Nobody else has the event then: A, who was late, finishes it, and B is refused.
+
+    The checker of queue histories allows for this (tests/faults/told_jobs.py).
+    """
+    with _forgetful(tmp_path / "pg") as server:
+        with closing(psycopg.connect(server.url("app"), autocommit=True)) as own:
+            topic(own)
+            queue.subscribe(own, "jobs", [TOPIC])
+            put(own, "one")
+            drain(own)
+            (late,) = queue.receive(own, "jobs", visibility_seconds=1)
+            put(own, "its commit takes the hand-out to the disk")
+            found: list[queue.Delivery] = []
+
+            def is_handed_out_again() -> bool:
+                found.extend(queue.receive(own, "jobs", visibility_seconds=60))
+                return bool(found)
+
+            wait_until(is_handed_out_again, "another one has the event")
+            assert found[0].event.sequence == late.event.sequence
+            with own.transaction(force_rollback=True):  # whose end does not go to the disk
+                assert queue.acknowledge(own, "jobs", [late.receipt], partly=True) == [False]
+        _kill(server)
+        server.start()
+        with closing(psycopg.connect(server.url("app"), autocommit=True)) as own:
+            receipts = [late.receipt, found[0].receipt]
+            assert queue.acknowledge(own, "jobs", receipts, partly=True) == [True, False]
