@@ -306,7 +306,7 @@ def _audit(catalogue: Catalogue) -> dg.JobDefinition:
         target: str,
     ) -> None:
         from ops.archive.auditing import Share, audit_copies
-        from ops.archive.readers import plain_reader
+        from ops.archive.read_back import plain_reader
         from ops.backfill.missing import audit_files
 
         url, place = database.url(), targets.target(target)

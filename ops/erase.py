@@ -18,7 +18,7 @@ from ops.archive.foreign import adopt
 from ops.archive.tombstones import Tombstone, tombstones_of
 from ops.seal import copies_of, log_epochs
 from penstock.archive.copies import EpochKey, key_of
-from penstock.archive.reader import read_copy
+from penstock.archive.copy_reader import read_copy
 from penstock.archive.targets import Target
 from penstock.database import call, connect
 from penstock.errors import (

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ops.archive import manifest
+from ops.archive.copy_readings import CopyReading
 from ops.archive.copying import (
     CopiesFailed as CopiesFailed,
     CopyJob,
@@ -16,7 +17,6 @@ from ops.archive.copying import (
     bring_copies,
     read_epochs as read_epochs,
 )
-from ops.archive.readings import CopyReading
 from ops.seal import choose_epochs, forget_copy
 from penstock.archive.copies import EpochKey, key_of
 from penstock.archive.format import DAYS, FOLDERS, SPARK_SCHEMA, TABLE_SCHEMA

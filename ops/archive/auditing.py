@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ops.archive.readers import plain_reader
-from ops.archive.readings import CopyReading, Reader
+from ops.archive.copy_readings import CopyReading, Reader
+from ops.archive.read_back import plain_reader
 from ops.seal import clear_suspicion, forget_copy, log_epochs, suspected_copies
 from penstock.archive.copies import EpochKey, key_of
 from penstock.archive.targets import Target

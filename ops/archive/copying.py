@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from ops.archive import erasing, manifest
 from ops.archive.commits import create_table
+from ops.archive.copy_readings import CopyReading
+from ops.archive.epoch_reader import EpochSource
 from ops.archive.foreign import adopt
 from ops.archive.plans import TARGETS_OPTION, EpochPlan, FileRange, dump_plans, dump_targets
-from ops.archive.reader import EpochSource
-from ops.archive.readings import CopyReading
 from ops.archive.tombstones import not_of_other_logs, require_ended
 from ops.archive.verify import read_copies
 from ops.archive.writer import ArchiveSink

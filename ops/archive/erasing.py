@@ -37,9 +37,9 @@ from ops.seal import log_epochs
 from penstock.archive.checksum import EpochChecksum
 from penstock.archive.contents import EpochRows
 from penstock.archive.copies import Copy, EpochKey, key_of
+from penstock.archive.copy_reader import read_copy, read_rows
 from penstock.archive.format import CHECKSUM_KEY, DAYS, FOLDERS, with_epoch
 from penstock.archive.markers import require_target
-from penstock.archive.reader import read_copy, read_rows
 from penstock.archive.table import ArchiveFile, ArchiveTable
 from penstock.archive.targets import Target
 from penstock.database import call

@@ -25,8 +25,8 @@ from ops.archive.foreign_rows import (
 from ops.seal import forget_copy
 from penstock.archive.checksum import EpochChecksum
 from penstock.archive.copies import EpochKey
+from penstock.archive.copy_reader import read_rows
 from penstock.archive.format import CHECKSUM_KEY, FILE_SCHEMA, FOLDERS
-from penstock.archive.reader import read_rows
 from penstock.archive.table import ArchiveTable
 from penstock.errors import CopyDamaged
 from penstock.records import LogEpoch

@@ -26,9 +26,9 @@ from ops.archive.writer import RowWriter, new_path, written_file
 from ops.seal import copies_of, forget_copy
 from penstock.archive.contents import EpochRows
 from penstock.archive.copies import Copy
+from penstock.archive.copy_reader import read_copy
 from penstock.archive.format import DAYS
 from penstock.archive.markers import check_marker, require_target
-from penstock.archive.reader import read_copy
 from penstock.archive.table import ArchiveTable, DayFile
 from penstock.archive.targets import Target
 from penstock.database import connect

@@ -9,8 +9,8 @@ from ops.archive import manifest
 from ops.hours import BEGINNING, epochs_between
 from penstock.archive.checksum import EpochChecksum
 from penstock.archive.copies import Copy
+from penstock.archive.copy_reader import read_copy
 from penstock.archive.format import DAY_SCHEMA, DAYS
-from penstock.archive.reader import read_copy
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from penstock.database import connect

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ops.archive.readings import CopyReading
+from ops.archive.copy_readings import CopyReading
 from penstock.archive.copies import EpochKey, key_of
 from penstock.database import call, connect
 from penstock.errors import EpochError

@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from ops.archive.copy_readings import CopyReading
+from ops.archive.epoch_reader import EpochInput
 from ops.archive.plans import (
     TARGETS_OPTION,
     EpochPlan,
@@ -18,14 +20,12 @@ from ops.archive.plans import (
     load_plans,
     load_targets,
 )
-from ops.archive.reader import EpochInput
-from ops.archive.readings import CopyReading
 from ops.spark import register
 from penstock.archive.checksum import EpochChecksum
 from penstock.archive.contents import contents_of, read_contents, require_held
+from penstock.archive.copy_reader import read_rows
 from penstock.archive.format import CHECKSUM_KEY, CONTENTS_KEY, PARTITION_COLUMNS
 from penstock.archive.markers import is_there
-from penstock.archive.reader import read_rows
 from penstock.errors import TargetUnavailable, error_text
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from ops.archive.commits import EpochCommitter, Span, Spans, WrittenFile, discard, now_ms
+from ops.archive.epoch_reader import EpochReader
 from ops.archive.plans import TARGETS_OPTION, EpochPlan, load_plans, load_targets
-from ops.archive.reader import EpochReader
 from penstock.archive.checksum import EpochChecksum
 from penstock.archive.contents import EpochRows, dump_contents
 from penstock.archive.copies import EpochKey

@@ -15,7 +15,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ops.backfill.requests import LEASE_SECONDS, BackfillClaim, BackfillUnit
-from penstock.archive.reading import read
+from penstock.archive.log_reader import read
 from penstock.database import call
 from penstock.database.transactions import transaction_on
 from penstock.errors import (

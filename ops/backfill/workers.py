@@ -14,8 +14,8 @@ from ops.backfill.requests import COPY, REHYDRATE, RELAY, BackfillUnit
 from ops.backfill.running import Job, Workers
 from ops.seal import log_epochs
 from penstock.archive.copies import key_of
+from penstock.archive.log_reader import events_of, read
 from penstock.archive.markers import require_target
-from penstock.archive.reading import events_of, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

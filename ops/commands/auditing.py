@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ops.archive.auditing import Share, audit_copies
-from ops.archive.readers import plain_reader, spark_reader
-from ops.archive.readings import Reader
+from ops.archive.copy_readings import Reader
+from ops.archive.read_back import plain_reader, spark_reader
 from ops.backfill.missing import audit_files
 from ops.duties.engine import SPARK, choose
 from ops.seal import copies_of

@@ -130,7 +130,7 @@ def _refuse_two_ends(sequence: int | None, bookmark: str | None) -> None:
 def _audit(here: Installation, kind: str, topic: str, target: str) -> None:
     """Forget the recorded copies on a target that are gone, or not what was sealed."""
     from ops.archive.auditing import audit_copies
-    from ops.archive.readers import plain_reader
+    from ops.archive.read_back import plain_reader
     from ops.backfill.missing import audit_files
 
     if kind != requests.COPY:

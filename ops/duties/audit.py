@@ -17,7 +17,7 @@ from ops.duties.proof import Double, SeenEvents, Stretch, faults, joined, stretc
 from ops.duties.setup import Setup
 from ops.duties.units import DONE, FAILED, MAIN, DutyOutcome, DutyUnit, as_json
 from penstock import database
-from penstock.archive.reading import read
+from penstock.archive.log_reader import read
 from penstock.errors import (
     BelowLowSequence,
     BeyondHighWatermark,

@@ -108,7 +108,7 @@ def _begin_clean(unit: DutyUnit, setup: Setup) -> Did:
 
 def _read_back(unit: DutyUnit, setup: Setup) -> Did:
     """Read the copies of some log epochs, and tell the database under the token of the run."""
-    from ops.archive.readers import plain_reader
+    from ops.archive.read_back import plain_reader
     from ops.policies.policy import retention_in_force
     from ops.retention.clean import MOST_EPOCHS
     from ops.retention.guard import read_back

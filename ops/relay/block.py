@@ -19,7 +19,7 @@ from penstock.subscriptions.stream import Membership
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ops.relay.cold import ColdEvents
+    from ops.relay.cold_blocks import ColdEvents
     from penstock.archive.targets import Target
     from penstock.database import Connection
 
@@ -208,7 +208,7 @@ class _Work:
 
     def _cold(self) -> ColdEvents:
         # Imported here: only a relay that reads the archive needs Arrow.
-        from ops.relay.cold import ColdEvents
+        from ops.relay.cold_blocks import ColdEvents
 
         return ColdEvents(self.connection, self.lease, self.targets)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ops.archive.readings import Reader
+from ops.archive.copy_readings import Reader
 from ops.retention import storage_mysql, storage_postgres
 from ops.retention.guard import ReadBack, read_back
 from ops.retention.storage import SliceDrop

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ops.archive.readings import CopyReading, Reader
+from ops.archive.copy_readings import CopyReading, Reader
 from penstock.archive.copies import key_of
 from penstock.database import call, connect
 from penstock.errors import TargetUnavailable

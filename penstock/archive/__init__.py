@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from penstock.archive.reading import (
+    from penstock.archive.log_reader import (
         LogReader as LogReader,
         events_of as events_of,
         read as read,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.archive.times import position_at as position_at, start_at as start_at
 
 _NAMES = {
-    **dict.fromkeys(("LogReader", "events_of", "read", "read_on"), "reading"),
+    **dict.fromkeys(("LogReader", "events_of", "read", "read_on"), "log_reader"),
     **dict.fromkeys(("position_at", "start_at"), "times"),
 }
 

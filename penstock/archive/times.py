@@ -17,7 +17,7 @@ from penstock.topics.names import partition_ranges
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.archive.reading import LogReader
+    from penstock.archive.log_reader import LogReader
     from penstock.archive.targets import Target
 
 

@@ -18,7 +18,7 @@ from penstock import database, subscriptions
 from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.events import as_line, until_interrupted
 from penstock.cli.output import Lines, say, show_line
-from penstock.consumer.stream.cold import ColdReads
+from penstock.consumer.stream.cold_reads import ColdReads
 from penstock.errors import StaleLease
 from penstock.leases.held import HeldLeases
 from penstock.leases.keepers import keeper_for
@@ -28,7 +28,7 @@ from penstock.subscriptions import stream
 
 if TYPE_CHECKING:
     from penstock.archive.targets import Target
-    from penstock.consumer.stream.cold import Poll
+    from penstock.consumer.stream.cold_reads import Poll
     from penstock.database import Connection
 
 _AT_ONCE = 500

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import BelowLowSequence
-from penstock.spark.cold import BELOW_LOW_HINT, Archive, read_cold
+from penstock.spark.cold_ranges import BELOW_LOW_HINT, Archive, read_cold_range
 from penstock.spark.columns import ReadColumns
 from penstock.spark.decoding import Decoded
-from penstock.spark.hot import RangeDropped, read_hot, require_same_topic
+from penstock.spark.hot_ranges import RangeDropped, read_hot_range, require_same_topic
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import batch_ranges
 from penstock.spark.ranges import SourceRange, cut
@@ -80,11 +80,11 @@ def _read_range(
 ) -> Iterator[pa.RecordBatch]:
     """A range from where it was planned; what retention has dropped since, from the archive."""
     if source.is_cold:
-        yield from read_cold(archive, wanted, source)
+        yield from read_cold_range(archive, wanted, source)
         return
     try:
-        yield from read_hot(connection, wanted, source)
+        yield from read_hot_range(connection, wanted, source)
     except RangeDropped as dropped:
         if not archive.targets:
             raise BelowLowSequence(dropped.error.message, hint=BELOW_LOW_HINT) from None
-        yield from read_cold(archive, wanted, dropped.rest)
+        yield from read_cold_range(archive, wanted, dropped.rest)

@@ -15,7 +15,7 @@ from penstock.errors import (
 )
 from penstock.log.bookmarks import bookmark_positions
 from penstock.records import PartitionRange
-from penstock.spark.cold import BELOW_LOW_HINT, cold_ranges
+from penstock.spark.cold_ranges import BELOW_LOW_HINT, plan_cold
 from penstock.spark.options import COLD, EARLIEST, HOT, LATEST, ReadBound, ReadOptions
 from penstock.spark.ranges import SourceRange
 from penstock.topics.names import partition_ranges
@@ -111,7 +111,7 @@ def ranges_between(
         last = until.get(each.partition, 0)
         hot_from = last + 1 if options.source == COLD else max(first, each.low_sequence)
         if first < min(hot_from, last + 1):
-            found += cold_ranges(connection, options, each, first, min(hot_from - 1, last))
+            found += plan_cold(connection, options, each, first, min(hot_from - 1, last))
         if hot_from <= last:
             found.append(SourceRange(each.partition, each.partition_id, hot_from, last))
     return found

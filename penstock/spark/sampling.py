@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 
 from penstock.errors import InvalidArgument
 from penstock.spark.batch import RangesInput, read_input
-from penstock.spark.cold import Archive
+from penstock.spark.cold_ranges import Archive
 from penstock.spark.columns import ReadColumns
 from penstock.spark.json_values import MISFIT, parse
 from penstock.spark.options import Decode, ReadOptions

@@ -23,7 +23,7 @@ from penstock.log.histories import history_starts
 from penstock.log.restores import Seen, tell
 from penstock.records import PartitionRange
 from penstock.spark.batch import inputs, read_input
-from penstock.spark.cold import Archive
+from penstock.spark.cold_ranges import Archive
 from penstock.spark.columns import ReadColumns
 from penstock.spark.decoding import Decoded
 from penstock.spark.options import ReadOptions

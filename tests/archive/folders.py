@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from ops.archive.reader import EpochReader
+from ops.archive.epoch_reader import EpochReader
 from penstock.archive.copies import Copy, epoch_folder, key_of
 from penstock.archive.format import (
     CHECKSUM_KEY,

@@ -13,7 +13,7 @@ from ops.archive import manifest
 from ops.archive.archiving import read_archive
 from ops.archive.commits import create_table
 from ops.archive.copying import copy_of, plan_of as plan_of
-from ops.archive.reader import EpochReader
+from ops.archive.epoch_reader import EpochReader
 from ops.archive.writer import ArchiveWriter, WrittenEpochs, write_epoch
 from ops.seal import copies_of, log_epochs, seal
 from penstock.archive.copies import Copy, key_of

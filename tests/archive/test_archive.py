@@ -21,7 +21,7 @@ from ops.archive.archiving import (
 from ops.archive.auditing import audit_copies
 from ops.archive.copying import CopyJob
 from ops.archive.plans import EpochPlan
-from ops.archive.readers import spark_reader
+from ops.archive.read_back import spark_reader
 from ops.backfill.missing import audit_files, backfill
 from ops.seal import log_epochs
 from penstock.archive.checksum import EpochChecksum

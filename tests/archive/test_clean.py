@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from ops.archive.archiving import archive_epochs, read_archive
+from ops.archive.copy_readings import CopyReading, Reader
 from ops.archive.copying import recorded_plans
-from ops.archive.readings import CopyReading, Reader
 from ops.archive.verify import read_copy
 from ops.backfill.missing import backfill
 from ops.retention.clean import CleanResult, clean as verb, drop_slices

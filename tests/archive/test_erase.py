@@ -17,8 +17,8 @@ from ops.archive import copying, erasing, tombstones
 from ops.archive.archiving import archive_epochs
 from ops.archive.auditing import audit_copies
 from ops.archive.commits import create_table
-from ops.archive.reader import EpochReader
-from ops.archive.readers import plain_reader
+from ops.archive.epoch_reader import EpochReader
+from ops.archive.read_back import plain_reader
 from ops.archive.rollup import rollup
 from ops.archive.verify import read_copy as read_back
 from ops.archive.writer import ArchiveWriter, WrittenEpochs, write_epoch

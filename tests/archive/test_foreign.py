@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from ops.archive import erasing, foreign, foreign_rows, verify
 from ops.archive.auditing import audit_copies
 from ops.archive.copying import recorded_plans
-from ops.archive.readers import plain_reader
+from ops.archive.read_back import plain_reader
 from ops.archive.rollup import rollup
 from ops.archive.verify import read_copy
 from ops.backfill.missing import audit_files

@@ -10,7 +10,7 @@ import pytest
 
 from ops.archive.archiving import CopiesFailed, archive_epochs, verify_copies
 from ops.archive.auditing import audit_copies
-from ops.archive.readers import plain_reader, spark_reader
+from ops.archive.read_back import plain_reader, spark_reader
 from ops.archive.rollup import rollup
 from ops.backfill.missing import audit_files, backfill, tidy
 from ops.seal import copies_of, log_epochs

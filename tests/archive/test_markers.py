@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ops.archive.archiving import archive_epochs, read_epochs
-from ops.archive.reader import EpochReader
-from ops.archive.readers import spark_reader
+from ops.archive.epoch_reader import EpochReader
+from ops.archive.read_back import spark_reader
 from ops.archive.verify import read_copy
 from ops.archive.writer import ArchiveWriter
 from ops.backfill import missing as backfills

@@ -17,11 +17,11 @@ from ops.archive import placing
 from ops.archive.limits import CopyTimeout
 from ops.archive.placement import Placement
 from ops.archive.placing import Placed, QuorumMissed, place_copies
-from ops.archive.readers import spark_reader
+from ops.archive.read_back import spark_reader
 from ops.retention.clean import CleanResult, clean
 from ops.seal import copies_of, lacking, log_epochs
 from penstock.archive.copies import key_of
-from penstock.archive.reading import read
+from penstock.archive.log_reader import read
 from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.errors import ConfigurationError

@@ -16,10 +16,10 @@ import pytest
 from ops.archive import verify
 from ops.archive.copying import recorded_plans
 from ops.seal import log_epochs
-from penstock.archive import reader
+from penstock.archive import copy_reader
 from penstock.archive.copies import Copy
+from penstock.archive.copy_reader import read_copy
 from penstock.archive.format import TABLE_SCHEMA
-from penstock.archive.reader import read_copy
 from penstock.archive.targets import Target
 from penstock.errors import CopyDamaged, InvalidArgument, TargetUnavailable
 from tests.archive.folders import bring_folders
@@ -120,7 +120,7 @@ def test_the_file_of_another_log_epoch_is_damaged(
     wrong = dataclasses.replace(copy, location=other.location)
     with pytest.raises(CopyDamaged, match="says that it does not hold this log epoch"):
         list(read_copy(target, wrong, 1, 6))
-    monkeypatch.setattr(reader, "require_held", lambda *_: None)
+    monkeypatch.setattr(copy_reader, "require_held", lambda *_: None)
     with pytest.raises(CopyDamaged, match="another partition than 0"):
         list(read_copy(target, wrong, 1, 6))
 
@@ -137,7 +137,7 @@ def test_the_same_log_epoch_of_other_events_is_damaged(
     other = dataclasses.replace(copy, checksum="0" * 64)
     with pytest.raises(CopyDamaged, match=f"says that it holds the checksum {copy.checksum}"):
         list(read_copy(target, other, 1, 6))
-    monkeypatch.setattr(reader, "require_held", lambda *_: None)
+    monkeypatch.setattr(copy_reader, "require_held", lambda *_: None)
     assert rows_of(target, other, 1, 6) == log.rows_of(copy.partition)
 
 
@@ -177,7 +177,7 @@ def test_what_the_read_back_lets_pass_is_read_as_it_was(
     name = whole.index(b"log_epoch", end_of_file)
     named = name + -name % 8  # its flipped bit makes another letter of it, and no error of UTF-8
     assert _flipped(log, target, copy, [named]) == (0, 0)
-    monkeypatch.setattr(reader, "_require_columns", lambda _: None)
+    monkeypatch.setattr(copy_reader, "_require_columns", lambda _: None)
     assert _flipped(log, target, copy, [named])[1] == 1
 
 

@@ -21,7 +21,7 @@ import pytest
 from ops.archive import commits, manifest, rollup as rollups
 from ops.archive.commits import EpochCommitter
 from ops.archive.copying import recorded_plans
-from ops.archive.reader import EpochReader
+from ops.archive.epoch_reader import EpochReader
 from ops.archive.rollup import RolledUp, rollup
 from ops.archive.verify import read_copy as read_back
 from ops.archive.writer import RowWriter, write_epoch
@@ -29,8 +29,8 @@ from ops.backfill.missing import audit_files, tidy
 from ops.seal import copies_of, forget_copy, log_epochs
 from penstock.archive.contents import read_contents
 from penstock.archive.copies import Copy, key_of
+from penstock.archive.copy_reader import read_copy
 from penstock.archive.format import DAYS
-from penstock.archive.reader import read_copy
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from penstock.errors import CopyDamaged, EpochError, TargetUnavailable

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from ops.archive import commits as archive_commits, writer as archive_writer
 from ops.archive.commits import EpochCommitter, WrittenFile, create_table, remove_leftovers
+from ops.archive.copy_readings import CopyReading
+from ops.archive.epoch_reader import EpochReader
 from ops.archive.plans import EpochPlan
-from ops.archive.reader import EpochReader
-from ops.archive.readings import CopyReading
 from ops.archive.verify import read_copy
 from ops.archive.writer import ArchiveWriter, WrittenEpoch, WrittenEpochs, write_epoch
 from penstock.archive.checksum import EpochChecksum

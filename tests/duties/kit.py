@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ops.archive.readers import plain_reader
+from ops.archive.read_back import plain_reader
 from ops.backfill.requests import REHYDRATE, RELAY, request_backfill
 from ops.duties import verbs
 from ops.duties.audit import audit

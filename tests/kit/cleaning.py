@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ops.archive.readings import CopyReading
+from ops.archive.copy_readings import CopyReading
 from ops.retention.clean import CleanResult, clean
 from ops.seal import due_log_epochs
 from penstock import database

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from ops.seal import log_epochs
 from penstock import database
 from penstock.archive.copies import epoch_folder, key_of
+from penstock.archive.database_reader import read_hot
 from penstock.archive.format import CHECKSUM_KEY, FILE_SCHEMA
-from penstock.archive.hot import read_hot
 from penstock.archive.markers import mark
 from penstock.archive.targets import Target
 from penstock.records import LogEpoch

@@ -12,7 +12,7 @@ from ops.erase import What
 from ops.seal import log_epochs
 from penstock.archive.checksum import EpochChecksum
 from penstock.archive.copies import key_of
-from penstock.archive.reader import read_copy
+from penstock.archive.copy_reader import read_copy
 from penstock.archive.targets import Target
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message

@@ -13,9 +13,9 @@ from ops.seal import seal
 from penstock import log
 from penstock.archive.targets import Target
 from penstock.errors import BelowLowSequence, BookmarkNotFound, EpochMissing, InvalidArgument
-from penstock.spark import cold, register
+from penstock.spark import cold_ranges, register
 from penstock.spark.batch import RangesInput, inputs, read_input
-from penstock.spark.cold import BELOW_LOW_HINT, Archive
+from penstock.spark.cold_ranges import BELOW_LOW_HINT, Archive
 from penstock.spark.columns import ReadColumns
 from penstock.spark.options import read_options
 from penstock.spark.stream import StreamReader
@@ -168,7 +168,7 @@ def test_retention_between_plan_and_read_loses_nothing(
 def test_cold_tasks_end_where_log_epochs_do(
     db: ContractDatabase, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold, "COLD_EVENTS_PER_TASK", 50)
+    monkeypatch.setattr(cold_ranges, "COLD_EVENTS_PER_TASK", 50)
     _sealed(db, 200)
     _archived(db, target)
     _dropped(db, target)

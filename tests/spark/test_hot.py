@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import log
-from penstock.archive import hot
+from penstock.archive import database_reader
 from penstock.errors import (
     BelowLowSequence,
     BeyondHighWatermark,
@@ -22,9 +22,9 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.spark.batch import RangesInput, read_input
-from penstock.spark.cold import Archive
+from penstock.spark.cold_ranges import Archive
 from penstock.spark.columns import ReadColumns
-from penstock.spark.hot import read_hot
+from penstock.spark.hot_ranges import read_hot_range
 from penstock.spark.options import DatabaseAddress
 from penstock.spark.ranges import SourceRange
 from penstock.topics import names
@@ -124,7 +124,7 @@ def test_no_snapshot_is_held_while_spark_takes_the_rows(database_url: str) -> No
     published(db, 400, partitions=1)
     with closing(db.connect()) as connection:
         (only,) = planned(db)
-        batches = read_hot(connection, ReadColumns(TOPIC, ALL), only)
+        batches = read_hot_range(connection, ReadColumns(TOPIC, ALL), only)
         next(batches)
         held = db.run(
             "SELECT state, backend_xmin FROM pg_stat_activity WHERE pid ="
@@ -136,10 +136,10 @@ def test_no_snapshot_is_held_while_spark_takes_the_rows(database_url: str) -> No
 
 
 def test_pages_grow_with_small_events_and_stay_small_with_large_ones() -> None:
-    assert hot._next_rows(64, 64, 64 * 100) == 512
-    assert hot._next_rows(8_000, 8_000, 8_000 * 100) == 10_000
-    assert hot._next_rows(512, 512, 512 << 20) == 16
-    assert hot._next_rows(64, 1, 1 << 30) == 1
+    assert database_reader._next_rows(64, 64, 64 * 100) == 512
+    assert database_reader._next_rows(8_000, 8_000, 8_000 * 100) == 10_000
+    assert database_reader._next_rows(512, 512, 512 << 20) == 16
+    assert database_reader._next_rows(64, 1, 1 << 30) == 1
 
 
 def test_events_that_are_gone_are_an_error(db: ContractDatabase) -> None:

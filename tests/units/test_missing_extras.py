@@ -34,7 +34,7 @@ def _without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """As if it were not installed: importing it, or a module that needs it, fails."""
     needs_it = {
         "pulsar": ["ops.sinks.pulsar", "ops.sinks.pulsar_channel"],
-        "pyarrow": ["penstock.archive.reading"],
+        "pyarrow": ["penstock.archive.log_reader"],
     }
     for name in list(sys.modules):
         if name == package or name.startswith(f"{package}.") or name in needs_it.get(package, ()):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.consumer.stream.cold import Poll
+    from penstock.consumer.stream.cold_reads import Poll
     from penstock.database import Connection
     from penstock.records import Event, Lease
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.consumer.stream.capped import CappedReads
-from penstock.consumer.stream.cold import ColdReads
+from penstock.consumer.stream.cold_reads import ColdReads
 from penstock.database import sessions
 from penstock.database.wake import Wake
 from penstock.records import Event, Lease, payload_bytes

@@ -17,11 +17,11 @@ import pytest
 
 from ops.seal import log_epochs, seal
 from penstock import archive, database
-from penstock.archive import hot, reading, segments
+from penstock.archive import database_reader, hot_or_cold, log_reader
 from penstock.archive.copies import epoch_folder, key_of
+from penstock.archive.copy_reader import ROWS_PER_BATCH, read_copy
 from penstock.archive.format import TABLE_SCHEMA
 from penstock.archive.markers import mark
-from penstock.archive.reader import ROWS_PER_BATCH, read_copy
 from penstock.archive.targets import Target
 from penstock.errors import (
     BelowLowSequence,
@@ -182,7 +182,7 @@ def test_every_target_serves_and_a_failure_is_told(
     whole = rows_of(db, targets=places)
     assert rows_of(db, targets=[two]) == whole
     remove(one)
-    caplog.set_level(logging.WARNING, "penstock.archive.reading")
+    caplog.set_level(logging.WARNING, "penstock.archive.log_reader")
     with archive.read(db.url, TOPIC, 0, targets=places) as reader:
         assert [row for batch in reader for row in batch.to_pylist()] == whole
     assert [(each.target, each.log_epoch, each.sequence) for each in reader.failures] == [
@@ -199,7 +199,7 @@ def test_without_the_next_target_a_failure_ends_the_read(
     """Mutant: the reader that takes the first target's error for its own."""
     cold(db, *places)
     remove(places[0])
-    monkeypatch.setattr(reading, "TargetUnavailable", ZeroDivisionError)
+    monkeypatch.setattr(log_reader, "TargetUnavailable", ZeroDivisionError)
     with pytest.raises(TargetUnavailable):
         rows_of(db, targets=places)
 
@@ -297,7 +297,7 @@ def test_retention_between_plan_and_read_makes_no_gap(
     copy_all(own, TOPIC, *places)
     whole = without_epoch(rows_of(db))
     plans: list[int] = []
-    real = segments.fetch_plan
+    real = hot_or_cold.fetch_plan
 
     def planned(*given: Any) -> Any:
         plan = real(*given)
@@ -306,11 +306,11 @@ def test_retention_between_plan_and_read_makes_no_gap(
             drop(own, TOPIC, places)
         return plan
 
-    monkeypatch.setattr(reading, "fetch_plan", planned)
+    monkeypatch.setattr(log_reader, "fetch_plan", planned)
     assert without_epoch(rows_of(db, targets=places)) == whole
     assert len(plans) > 1
     with pytest.raises(BelowLowSequence):
-        list(hot.read_hot(own, TOPIC, 0, log_epoch=1, first=1, last=5))
+        list(database_reader.read_hot(own, TOPIC, 0, log_epoch=1, first=1, last=5))
 
 
 def test_a_page_ends_when_its_events_become_large(
@@ -325,15 +325,15 @@ def test_a_page_ends_when_its_events_become_large(
     sizes = [10] * 30 + [5_000] * 30
     publish_batch(own, [Message(TOPIC, b"x" * size) for size in sizes])
     drain(own)
-    monkeypatch.setattr(hot, "_MOST_BYTES", 20_000)
-    monkeypatch.setattr(hot, "_ROWS_PER_READ", 2)
-    pages = list(hot.read_pages(own, TOPIC, 0, 1, 60))
+    monkeypatch.setattr(database_reader, "_MOST_BYTES", 20_000)
+    monkeypatch.setattr(database_reader, "_ROWS_PER_READ", 2)
+    pages = list(database_reader.read_pages(own, TOPIC, 0, 1, 60))
     read = [row for page in pages for row in page.rows.to_pylist()]
     assert [(row["sequence"], len(row["payload"])) for row in read] == list(enumerate(sizes, 1))
     assert pages[0].events == 34
     assert max(page.events for page in pages[1:]) <= 5
-    monkeypatch.setattr(hot, "_MOST_BYTES", 1 << 30)
-    (whole,) = hot.read_pages(own, TOPIC, 0, 1, 60)
+    monkeypatch.setattr(database_reader, "_MOST_BYTES", 1 << 30)
+    (whole,) = database_reader.read_pages(own, TOPIC, 0, 1, 60)
     assert whole.events == 60
 
 
@@ -344,8 +344,8 @@ def test_without_a_new_plan_retention_ends_the_read(
     own = db.connect()
     cold(db)
     copy_all(own, TOPIC, *places)
-    monkeypatch.setattr(reading, "BelowLowSequence", ZeroDivisionError)
-    monkeypatch.setattr(hot, "_FIRST_ROWS", 3)
+    monkeypatch.setattr(log_reader, "BelowLowSequence", ZeroDivisionError)
+    monkeypatch.setattr(database_reader, "_FIRST_ROWS", 3)
     with archive.read(db.url, TOPIC, 0, targets=places) as reader:
         next(reader)
         drop(own, TOPIC, places)
@@ -357,8 +357,8 @@ def test_retention_in_the_middle_of_a_log_epoch_makes_no_gap(
     db: ContractDatabase, places: tuple[Target, Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of a hot log epoch was read when it is dropped: the rest comes from the archive."""
-    monkeypatch.setattr(hot, "_FIRST_ROWS", 3)
-    monkeypatch.setattr(hot, "_MOST_ROWS", 3)
+    monkeypatch.setattr(database_reader, "_FIRST_ROWS", 3)
+    monkeypatch.setattr(database_reader, "_MOST_ROWS", 3)
     own = db.connect()
     cold(db)
     copy_all(own, TOPIC, *places)
@@ -387,7 +387,7 @@ def test_a_copy_that_moves_is_found_again(
             raise TargetUnavailable("one is gone")
         yield from real(target, *given)
 
-    monkeypatch.setattr(reading, "read_copy", fails_once)
+    monkeypatch.setattr(log_reader, "read_copy", fails_once)
     assert rows_of(db, targets=places) == whole
 
 
@@ -404,17 +404,17 @@ def test_plans_that_never_bear_fruit_end_with_the_error(
 ) -> None:
     """Guard: the number of fruitless plans; without it the reader would plan for ever."""
     cold(db, *places)
-    real = segments.fetch_plan
+    real = hot_or_cold.fetch_plan
     count = 0
 
     def hot_forever(*given: Any) -> Any:
         nonlocal count
         count += 1
         assert count < 20
-        return [segments.Segment(True, each.log_epoch, each.first_sequence, each.last_sequence)
+        return [hot_or_cold.Segment(True, each.log_epoch, each.first_sequence, each.last_sequence)
                 for each in real(*given)]  # fmt: skip
 
-    monkeypatch.setattr(reading, "fetch_plan", hot_forever)
+    monkeypatch.setattr(log_reader, "fetch_plan", hot_forever)
     with pytest.raises(BelowLowSequence):
         rows_of(db, targets=places)
 

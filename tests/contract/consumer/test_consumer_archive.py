@@ -15,7 +15,7 @@ from penstock import database, log, publish_batch, subscriptions
 from penstock.archive.targets import Target
 from penstock.consumer.running.app import App
 from penstock.consumer.stream.capped import CappedReads
-from penstock.consumer.stream.cold import ColdReads
+from penstock.consumer.stream.cold_reads import ColdReads
 from penstock.errors import (
     BelowLowSequence,
     EpochError,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ops.archive.archiving import CopiesFailed, archive_epochs
-from ops.archive.reader import EpochReader
-from ops.archive.readers import spark_reader
+from ops.archive.epoch_reader import EpochReader
+from ops.archive.read_back import spark_reader
 from ops.backfill.missing import backfill
 from ops.retention.clean import clean, drop_slices
 from ops.seal import log_epochs
 from penstock import database
-from penstock.archive import hot
+from penstock.archive import database_reader
 from penstock.archive.checksum import EpochChecksum
 from penstock.archive.copies import key_of
 from penstock.archive.targets import Target
@@ -122,9 +122,9 @@ def test_an_event_that_was_changed_is_noticed(db: ContractDatabase, log: Log) ->
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of five events, read two at a time."""
-    monkeypatch.setattr(hot, "_FIRST_ROWS", 5)
-    monkeypatch.setattr(hot, "_MOST_ROWS", 5)
-    monkeypatch.setattr(hot, "_ROWS_PER_READ", 2)
+    monkeypatch.setattr(database_reader, "_FIRST_ROWS", 5)
+    monkeypatch.setattr(database_reader, "_MOST_ROWS", 5)
+    monkeypatch.setattr(database_reader, "_ROWS_PER_READ", 2)
 
 
 @pytest.mark.usefixtures("small_pages")

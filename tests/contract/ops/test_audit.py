@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ops.archive.auditing import Share, audit_copies
-from ops.archive.readers import plain_reader
+from ops.archive.read_back import plain_reader
 from ops.backfill.missing import audit_files
 from ops.seal import log_epochs, missing_copies, suspected_copies
 from penstock import archive, database

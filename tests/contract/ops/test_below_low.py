@@ -13,7 +13,7 @@ from ops.relay.block import relay_once
 from ops.seal import seal
 from penstock import database, subscriptions
 from penstock.archive.targets import Target
-from penstock.consumer.stream.cold import ColdReads
+from penstock.consumer.stream.cold_reads import ColdReads
 from penstock.errors import BelowLowSequence, WrongMode
 from penstock.leases.coordination import marks
 from penstock.log.bookmarks import place_bookmark

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ops.archive.copying import plan_of
-from ops.archive.reader import EpochReader
+from ops.archive.epoch_reader import EpochReader
 from ops.backfill import requests as requests
 from ops.backfill.running import run_backfill
 from ops.backfill.workers import Places, workers

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ops.archive.readings import CopyReading
+from ops.archive.copy_readings import CopyReading
 from ops.retention.clean import clean
 from ops.seal import copies_of, due_log_epochs, log_epochs, seal
 from penstock import database

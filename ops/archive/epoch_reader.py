@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ops.archive.plans import EpochPlan, load_plans
+from penstock.archive.copy_reader import read_rows
+from penstock.archive.database_reader import read_hot
 from penstock.archive.format import with_epoch
-from penstock.archive.hot import read_hot
-from penstock.archive.reader import read_rows
 from penstock.database import connect
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ops.archive.readings import CopyReading, Reader
+from ops.archive.copy_readings import CopyReading, Reader
 from penstock.archive.copies import key_of
 from penstock.archive.targets import Target
 from penstock.database import connect

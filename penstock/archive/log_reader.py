@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from penstock import database
 from penstock.archive.copies import Copy
-from penstock.archive.hot import read_hot
-from penstock.archive.reader import read_copy
-from penstock.archive.segments import Segment, fetch_plan
+from penstock.archive.copy_reader import read_copy
+from penstock.archive.database_reader import read_hot
+from penstock.archive.hot_or_cold import Segment, fetch_plan
 from penstock.archive.targets import Target
 from penstock.errors import (
     BelowLowSequence,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.archive.hot import read_pages
+from penstock.archive.database_reader import read_pages
 from penstock.errors import BelowLowSequence, LogBehind, TopicNotFound
 from penstock.spark.columns import COLUMNS, ReadColumns, arrow_schema
 from penstock.spark.ranges import SourceRange
@@ -38,7 +38,7 @@ def require_same_topic(connection: Connection, topic: str, ranges: Sequence[Sour
         )
 
 
-def read_hot(
+def read_hot_range(
     connection: Connection, wanted: ReadColumns, source: SourceRange
 ) -> Iterator[pa.RecordBatch]:
     """The events of a range, in order.  RangeDropped when they are no longer there."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.archive.reading import LogReader
-from penstock.archive.segments import Segment, fetch_plan
+from penstock.archive.hot_or_cold import Segment, fetch_plan
+from penstock.archive.log_reader import LogReader
 from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.errors import EpochMissing, InvalidArgument, LogBehind
@@ -45,7 +45,7 @@ class Archive:
         return cls(options.address, targets, options.source == COLD)
 
 
-def cold_ranges(
+def plan_cold(
     connection: Connection,
     options: ReadOptions,
     partition: PartitionRange,
@@ -107,7 +107,7 @@ def _append(found: list[SourceRange], partition: PartitionRange, first: int, las
         )
 
 
-def read_cold(
+def read_cold_range(
     archive: Archive, wanted: ReadColumns, source: SourceRange
 ) -> Iterator[pa.RecordBatch]:
     """The events of a range, wherever they are by now."""
