@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock import archive, database
-from penstock.topics import names
+from penstock.archive.hot_or_cold import LowSequences
 
 if TYPE_CHECKING:
     from penstock.archive.targets import Target
@@ -30,11 +30,11 @@ class ColdEvents:
 
     def end_of_block(self, max_events: int, max_bytes: int) -> int:
         """The last sequence of the next block: what the sink takes, and all of it is cold."""
-        lease = self.lease
-        ranges = names.partition_ranges(self.connection, lease.topic)
-        low = {each.partition_id: each.low_sequence for each in ranges}[lease.partition_id]
+        lease, low = self.lease, LowSequences()
+        low.learn(self.connection, [lease.topic])
         first = lease.position + 1
-        return _cut(self._events(first, min(first + max_events, low) - 1), first, max_bytes)
+        cold = low.cut(lease.partition_id, range(first, first + max_events)).cold
+        return _cut(self._events(cold), first, max_bytes)
 
     def between(self, subscription: str, first: int, last: int) -> list[Event]:
         """The events of a block, without its dead letters."""
@@ -47,12 +47,12 @@ class ColdEvents:
             last_sequence=last,
         )
         dead = {sequence for (sequence,) in rows}
-        return [each for each in self._events(first, last) if each.sequence not in dead]
+        return [each for each in self._events(range(first, last + 1)) if each.sequence not in dead]
 
-    def _events(self, first: int, last: int) -> Iterable[Event]:
-        lease, count = self.lease, last - first + 1
+    def _events(self, found: range) -> Iterable[Event]:
+        lease, place = self.lease, (found.start, len(found))
         with archive.read_on(
-            self.connection, lease.topic, lease.partition, first, count, targets=self.targets
+            self.connection, lease.topic, lease.partition, *place, targets=self.targets
         ) as reader:
             yield from reader.events()
 

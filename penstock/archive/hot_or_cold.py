@@ -1,4 +1,11 @@
-"""Where the events of a partition are: the segments of a plan, hot or cold."""
+"""Where the events of a partition are: hot, in the database, or cold, in the archive only.
+
+There are two answers.  The low sequence of a partition cuts a range in two: a poll, a block and a
+plain range end there, and what is below is for ``LogReader``.  A plan, which ``LogReader`` asks the
+database for, has the log epochs of a range and their copies: one below the low sequence is hot
+while it is rehydrated.  Retention goes on, so either answer may be old when it is used: then the
+database refuses what was hot.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +13,49 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import database
 from penstock.archive.copies import Copy
+from penstock.records import PartitionRange
+from penstock.topics.names import partition_ranges
 
 #: The columns that all rows of a segment share.
 _shared = itemgetter(slice(0, 7))
+
+
+class HotAndCold(NamedTuple):
+    """A range of sequences in two parts, the older one first.  Each may be empty."""
+
+    cold: range
+    hot: range
+
+
+def cut(low_sequence: int, wanted: range) -> HotAndCold:
+    """Cut a range in two, at the first sequence that is hot."""
+    border = min(max(wanted.start, low_sequence), wanted.stop)
+    return HotAndCold(range(wanted.start, border), range(border, wanted.stop))
+
+
+class LowSequences:
+    """The low sequences of partitions.  All of a partition is hot, until more is known of it."""
+
+    def __init__(self, known: Iterable[PartitionRange] = ()) -> None:
+        self._low = {each.partition_id: each.low_sequence for each in known}
+
+    def learn(self, connection: Any, topics: Iterable[str]) -> None:
+        """Ask for those of all partitions of topics."""
+        for topic in topics:
+            known = partition_ranges(connection, topic)
+            self._low |= {each.partition_id: each.low_sequence for each in known}
+
+    def is_cold(self, partition_id: int, sequence: int) -> bool:
+        """Whether a sequence is below the low sequence of its partition."""
+        return sequence < self._low.get(partition_id, 0)
+
+    def cut(self, partition_id: int, wanted: range) -> HotAndCold:
+        """Cut a range of a partition in two."""
+        return cut(self._low.get(partition_id, 0), wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from penstock.archive.hot_or_cold import Segment, fetch_plan
 from penstock.archive.log_reader import LogReader
 from penstock.archive.targets import Target
 from penstock.database import call
-from penstock.errors import EpochMissing, InvalidArgument, LogBehind
+from penstock.errors import EpochMissing, InvalidArgument
 from penstock.records import PartitionRange
 from penstock.spark.columns import COLUMNS, ReadColumns, arrow_schema
 from penstock.spark.options import COLD, HOT, DatabaseAddress, ReadOptions
-from penstock.spark.ranges import COLD_EVENTS_PER_TASK, SourceRange
+from penstock.spark.ranges import COLD_EVENTS_PER_TASK, SourceRange, require_whole
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -49,8 +49,7 @@ def plan_cold(
     connection: Connection,
     options: ReadOptions,
     partition: PartitionRange,
-    first: int,
-    last: int,
+    cold: range,
 ) -> list[SourceRange]:
     """A cold range of a partition in pieces for tasks, along the borders of log epochs.
 
@@ -59,23 +58,20 @@ def plan_cold(
     if not options.targets:
         raise EpochMissing(
             f"partition {partition.partition} of {options.topic} is in the database from sequence"
-            f" {partition.low_sequence} on, and the read begins with {first}",
+            f" {partition.low_sequence} on, and the read begins with {cold.start}",
             hint="say where the archive is (targets), or read the rest only (source=hot)",
         )
     found: list[SourceRange] = []
-    position = first
-    while position <= last:
-        plan = fetch_plan(
-            connection, options.topic, partition.partition, position, last - position + 1
-        )
+    while cold:
+        plan = fetch_plan(connection, options.topic, partition.partition, cold.start, len(cold))
         for segment in plan:
             if options.source == COLD and segment.is_hot and not _is_copied(segment, options):
                 if segment.copies:
                     _require_known(connection, options)
                 return found
-            end = min(segment.last_sequence, last)
-            _append(found, partition, position, end)
-            position = end + 1
+            end = min(segment.last_sequence, cold.stop - 1)
+            _append(found, partition, cold.start, end)
+            cold = range(end + 1, cold.stop)
         if not plan:
             break
     return found
@@ -125,12 +121,7 @@ def read_cold_range(
             chosen = _chosen(batch, wanted)
             if chosen.num_rows:
                 yield chosen
-    if reader.next_sequence <= source.last:
-        raise LogBehind(
-            f"partition {source.partition} ends before sequence {reader.next_sequence} now, and"
-            f" had {source.last} when this read was planned",
-            hint="the log was restored to an earlier state; make the data frame again",
-        )
+    require_whole(source, reader.next_sequence)
 
 
 def _chosen(batch: pa.RecordBatch, wanted: ReadColumns) -> pa.RecordBatch:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.archive.database_reader import read_pages
-from penstock.errors import BelowLowSequence, LogBehind, TopicNotFound
+from penstock.errors import BelowLowSequence, TopicNotFound
 from penstock.spark.columns import COLUMNS, ReadColumns, arrow_schema
-from penstock.spark.ranges import SourceRange
+from penstock.spark.ranges import SourceRange, require_whole
 from penstock.topics.names import partition_ranges
 
 if TYPE_CHECKING:
@@ -54,12 +54,7 @@ def read_hot_range(
             position += page.events
     except BelowLowSequence as error:
         raise RangeDropped(replace(source, first=position), error) from error
-    if position <= source.last:
-        raise LogBehind(
-            f"partition {source.partition} ends before sequence {position} now, and had"
-            f" {source.last} when this read was planned",
-            hint="the log was restored to an earlier state; make the data frame again",
-        )
+    require_whole(source, position)
 
 
 def _with_range(batch: pa.RecordBatch, wanted: ReadColumns, source: SourceRange) -> pa.RecordBatch:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from penstock.archive.hot_or_cold import LowSequences, cut
 from penstock.archive.times import position_at
 from penstock.errors import (
     BelowLowSequence,
@@ -53,8 +54,9 @@ def start_positions(
 ) -> dict[int, int]:
     """Where a read begins: the last sequence of each partition that is not read."""
     found = positions(connection, options, options.starting, present, unnamed=0)
+    low = LowSequences(present)
     for each in present:
-        if options.source == HOT and found[each.partition] < each.low_sequence - 1:
+        if options.source == HOT and low.is_cold(each.partition_id, found[each.partition] + 1):
             raise BelowLowSequence(
                 f"the read begins after sequence {found[each.partition]} of partition"
                 f" {each.partition}, but the database holds it from {each.low_sequence} on",
@@ -109,11 +111,12 @@ def ranges_between(
     for each in present:
         first = after.get(each.partition, 0) + 1
         last = until.get(each.partition, 0)
-        hot_from = last + 1 if options.source == COLD else max(first, each.low_sequence)
-        if first < min(hot_from, last + 1):
-            found += plan_cold(connection, options, each, first, min(hot_from - 1, last))
-        if hot_from <= last:
-            found.append(SourceRange(each.partition, each.partition_id, hot_from, last))
+        hot_from = last + 1 if options.source == COLD else each.low_sequence
+        cold, hot = cut(hot_from, range(first, last + 1))
+        if cold:
+            found += plan_cold(connection, options, each, cold)
+        if hot:
+            found.append(SourceRange(each.partition, each.partition_id, hot.start, last))
     return found
 
 

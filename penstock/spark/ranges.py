@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from penstock.errors import LogBehind
+
 #: A task costs as much processor time as reading so many events, so smaller ranges share one.
 _WORTH_A_TASK = 10_000
 #: Cold ranges are packed into tasks of about so many events: 128 MB of 256 bytes each.
@@ -29,6 +31,16 @@ class SourceRange:
     def count(self) -> int:
         """How many events it has."""
         return self.last - self.first + 1
+
+
+def require_whole(source: SourceRange, next_sequence: int) -> None:
+    """LogBehind when a range that was read ends too early, in the database or in the archive."""
+    if next_sequence <= source.last:
+        raise LogBehind(
+            f"partition {source.partition} ends before sequence {next_sequence} now, and had"
+            f" {source.last} when this read was planned",
+            hint="the log was restored to an earlier state; make the data frame again",
+        )
 
 
 def cut(

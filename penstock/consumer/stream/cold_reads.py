@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock import database, subscriptions
+from penstock.archive.hot_or_cold import LowSequences
 from penstock.database import sessions
 from penstock.errors import BelowLowSequence
 from penstock.subscriptions import stream
-from penstock.topics import names
 
 if TYPE_CHECKING:
     from penstock.archive.targets import Target
@@ -30,8 +30,7 @@ class ColdReads:
         self._subscription = subscription
         self._poll = poll
         self._targets = targets
-        #: The low sequences of partitions that were below theirs.
-        self._low: dict[int, int] = {}
+        self._low = LowSequences()
         #: The last event of each partition that came from the archive.
         self._cold_to: dict[int, int] = {}
         #: The lease_epochs under which retention was told that this reads the archive.
@@ -43,7 +42,7 @@ class ColdReads:
 
     def reads_on(self, partition_id: int, read: int) -> bool:
         """Whether there is more of a partition that was read so far, without a look at the log."""
-        return read <= self.cold_to(partition_id) or read + 1 < self._low.get(partition_id, 0)
+        return read <= self.cold_to(partition_id) or self._low.is_cold(partition_id, read + 1)
 
     def poll(
         self,
@@ -74,7 +73,7 @@ class ColdReads:
         return [(lease, events) for lease, events in found if events]
 
     def _is_cold(self, lease: Lease) -> bool:
-        return lease.position + 1 < self._low.get(lease.partition_id, 0)
+        return self._low.is_cold(lease.partition_id, lease.position + 1)
 
     def _is_paused(self, connection: Connection) -> bool:
         """A poll of a paused subscription returns nothing, and so does the archive."""
@@ -95,25 +94,18 @@ class ColdReads:
 
     def _learn(self, connection: Connection, leases: Sequence[Lease]) -> bool:
         """Ask for the low sequences.  Returns whether one of these is below it."""
-        for topic in {lease.topic for lease in leases}:
-            for each in names.partition_ranges(connection, topic):
-                self._low[each.partition_id] = each.low_sequence
+        self._low.learn(connection, {lease.topic for lease in leases})
         return any(self._is_cold(lease) for lease in leases)
 
     def _read(self, connection: Connection, lease: Lease, max_events: int) -> list[Event]:
         # Imported here: only who reads an archive needs Arrow.
         from penstock import archive
 
-        low = self._low[lease.partition_id]
-        reader = archive.read_on(
-            connection,
-            lease.topic,
-            lease.partition,
-            lease.position + 1,
-            min(max_events, low - lease.position - 1),
-            targets=self._targets,
-        )
-        with reader:
+        first = lease.position + 1
+        cold = self._low.cut(lease.partition_id, range(first, first + max_events)).cold
+        with archive.read_on(
+            connection, lease.topic, lease.partition, first, len(cold), targets=self._targets
+        ) as reader:
             events = list(reader.events())
         if events:
             self._cold_to[lease.partition_id] = events[-1].sequence
