@@ -116,7 +116,7 @@ def _mysql(path: Path, text: str) -> Iterator[str]:
     for pattern, reason in NOT_PORTABLE.items():
         for found in re.finditer(pattern, code, re.IGNORECASE):
             yield f"{path}:{_line(code, found.start())}: {' '.join(found[0].split())}: {reason}"
-    if path.parent.name == "functions":
+    if _is_of_functions(path):
         for found in TRANSACTION_CONTROL.finditer(code):
             words = " ".join(found[0].split())
             yield f"{path}:{_line(code, found.start())}: {words}: no control of the transaction"
@@ -130,6 +130,11 @@ def _mysql(path: Path, text: str) -> Iterator[str]:
     yield from _gathered(path, text)
 
 
+def _is_of_functions(path: Path) -> bool:
+    """Whether a file of a dialect holds functions, and not tables or the statements of programs."""
+    return path.parts[2] not in {"calls", "migrations"} and path.name != "tables.sql"
+
+
 def _blanked(noise: re.Pattern[str], text: str) -> str:
     return noise.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
@@ -138,7 +143,7 @@ def _gathered(path: Path, text: str) -> Iterator[str]:
     """Uses of what the session decides: user variables, and where gathered rows are cut."""
     code = _blanked(_WORDS, text)
     for variable in _USER_VARIABLE.finditer(code):
-        if variable[0] not in USER_VARIABLES and path.parent.name == "functions":
+        if variable[0] not in USER_VARIABLES and _is_of_functions(path):
             yield (
                 f"{path}:{_line(code, variable.start())}: {variable[0]}: a user variable is the"
                 " caller's to set: take a local one, or say in USER_VARIABLES why it may be"

@@ -1,8 +1,10 @@
 """Write the tables of `docs/sql.md`: every SQL function, as a migrated database has it.
 
 Names, arguments, defaults and results come from the database's catalog. What a function does comes
-from the comment above it in `sql/postgres/functions`. Its errors are the codes that its body, or
-any function that it calls, can raise. The text around the tables is written by hand.
+from the comment above it in its room of `sql/postgres`. What is not in a folder `inner` is public.
+Its errors are the codes that its body, or any function that it calls, can raise. The text around
+the tables is written by hand, with a mark for each: `<!-- table: topics -->` for the public
+functions of a room, `<!-- table: topics/rights -->` for those of one file of it.
 
 Run it as `python -m tools.sql_page`; with `--check` it writes nothing and exits with 1 when the
 page is stale. Without `--url` it starts an embedded server for the moment.
@@ -18,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock import database
 from penstock.database import catalog, config, migrate
@@ -25,55 +28,6 @@ from penstock.driver_errors import BY_SQLSTATE
 from resources.embedded import EmbeddedPostgres
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "sql.md"
-
-#: The public functions by verb family, in the order of their use.
-FAMILIES = {
-    "names": "create_namespace rename_namespace move_namespace delete_namespace list_namespaces "
-    "namespace_exists create_topic ensure_topic rename_topic move_topic resize_topic delete_topic "
-    "list_topics describe_topic topic_lookup",
-    "rights": "grant_namespace revoke_namespace grants_of install_rights function_roles",
-    "publish": "publish publish_text publish_json publish_batch publish_columns prepare_bulk "
-    "publish_bulk stage_events claim_rows claim_write publish_staged discard_staged sweep_staged "
-    "partition_of turn_dedup set_backpressure measure_pressure",
-    "log": "sequence announce wake_sequencer fetch fetch_plan lsn_of sequence_of position_at "
-    "locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions high_watermarks "
-    "unsequenced",
-    "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats "
-    "poll commit release leave held_leases position seek reset_subscription pause_subscription "
-    "resume_subscription report_error list_subscriptions describe_subscription "
-    "subscription_consumers subscription_lag unleased_cursors leased_cursors "
-    "subscription_statistics take_overs rejected_commits",
-    "queue": "receive acknowledge extend release_claims reject peek queue_statistics "
-    "queue_pointers configure_queue describe_queue purge",
-    "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
-    "assignment_of mark_low_water note_archive_reads withdraw_archive_reads",
-    "relay": "open_block open_cold_block read_block dead_letters_between relay_failure "
-    "dead_letter sweep",
-    "dead_letters": "suspects begin_attempt bring_letter give_up parked_keys commit_parking "
-    "poll_redriven finish_redriven fail_redriven redrive dead_letters_of dead_letter_of "
-    "dead_letter_counts drop_dead_letters",
-    "epochs": "seal unsealed_logs log_epochs_of log_epochs_sealed_on log_epochs_between "
-    "changed_hours record_copy copies_of copies_between lost_copies "
-    "missing_copies forget_copy move_copy suspect_copy suspected_copies_of clear_suspicion "
-    "event_digest count_log_epochs "
-    "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
-    "condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks "
-    "swap_chunks installation_id target_in_use copies_on note_target_speed target_speeds",
-    "backfill": "request_backfill claim_backfill extend_backfill backfill_work progress_backfill "
-    "finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges "
-    "begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated",
-    "erase": "find_erasable begin_erasure erase_events erase_letters finish_erasure "
-    "list_erasures reissued_of erased_of",
-    "operate": "set_retention retention_of retention_limits place_hold release_hold list_holds "
-    "list_skips "
-    "list_removals expire_dead_letters remove_leftovers set_policy clear_policy policy_of "
-    "policy_history list_policies claim_relays relays_claimed_by subscription_policy "
-    "ensure_slices slices_ready log_status "
-    "sequence_gaps current_history histories_of history_starts_of report_positions restore_status "
-    "reconcile applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "
-    "storage_shortage broken_slices untold_identity "
-    "published_unkeyed",
-}
 
 #: Functions that Penstock creates only where the server does not have them.
 OF_THE_SERVER = frozenset({"crc32"})
@@ -102,6 +56,8 @@ _QUOTED = re.compile(r"'(?:[^']|'')*'|--[^\n]*")
 _RAISES = re.compile(r"\s*Raises (?:PS\d|as )[^.]*\.")
 _CAST = re.compile(r"('[^']*'|NULL)::[a-z ]+(?:\[\])?")
 _TABLE = "<!-- table: {} -->"
+_MARK = re.compile(r"<!-- table: (\S+) -->")
+_MADE = re.compile(r"^ *CREATE OR REPLACE FUNCTION ", re.MULTILINE)
 _END = "<!-- end -->"
 
 
@@ -114,6 +70,8 @@ class Function:
     """A function as the catalog has it, and as its file comments it."""
 
     name: str
+    #: Its file: room/file or room/inner/file.
+    place: str
     arguments: str
     result: str
     about: str
@@ -125,28 +83,39 @@ def functions(connection: database.Connection) -> dict[str, Function]:
     schema = config.schema_name()
     rows = database.execute(connection, _FUNCTIONS, {"schema": schema})
     bodies = {row[0]: row[1] for row in rows}
-    about = {
-        block.name: _RAISES.sub("", block.about)
-        for _, text in catalog.functions(migrate.DIALECT).files
+    blocks = {
+        block.name: (file.removesuffix(".sql"), block)
+        for file, text in catalog.functions(migrate.DIALECT).files
         for block in catalog.parse(text)
+        if _MADE.search(block.text)
     }
-    found = {}
-    for name, _, many, modes, names, types, defaults, returned in rows:
-        if name in OF_THE_SERVER:
-            continue
-        if name not in about:
-            raise Stale(f"the function {name} has no block `-- name: {name}`")
-        columns = list(zip(modes, names or [""] * len(modes), types, strict=True))
-        given = [f"{n} {_short(t)}" for m, n, t in columns if m in {"i", "b"}]
-        answered = [f"{n} {_short(t)}" for m, n, t in columns if m in {"o", "t", "b"}]
-        found[name] = Function(
-            name,
-            ", ".join(_with_default(*each) for each in zip(given, defaults, strict=True)),
-            _result(answered, many, _short(returned)),
-            about[name],
-            _codes(name, bodies),
-        )
-    return found
+    for name in blocks.keys() - bodies.keys() - OF_THE_SERVER:
+        raise Stale(f"the database does not have the function {name}")
+    for name in bodies.keys() - blocks.keys() - OF_THE_SERVER:
+        raise Stale(f"the function {name} has no block `-- name: {name}`")
+    columns = {name: rest for name, _, *rest in rows}
+    return {
+        name: _function(name, place, block.about, columns[name], _codes(name, bodies))
+        for name, (place, block) in blocks.items()
+        if name not in OF_THE_SERVER
+    }
+
+
+def _function(
+    name: str, place: str, about: str, columns: list[Any], codes: frozenset[str]
+) -> Function:
+    many, modes, names, types, defaults, returned = columns
+    arguments = list(zip(modes, names or [""] * len(modes), types, strict=True))
+    given = [f"{n} {_short(t)}" for m, n, t in arguments if m in {"i", "b"}]
+    answered = [f"{n} {_short(t)}" for m, n, t in arguments if m in {"o", "t", "b"}]
+    return Function(
+        name,
+        place,
+        ", ".join(_with_default(*each) for each in zip(given, defaults, strict=True)),
+        _result(answered, many, _short(returned)),
+        _RAISES.sub("", about),
+        codes,
+    )
 
 
 def _short(type_name: str) -> str:
@@ -178,28 +147,30 @@ def _codes(name: str, bodies: dict[str, str]) -> frozenset[str]:
     return frozenset(code for each in seen for code in _CODE.findall(bodies[each]))
 
 
-def tables(found: dict[str, Function]) -> dict[str, str]:
-    """Each table of the page by its name."""
-    public = [name for family in FAMILIES.values() for name in family.split()]
-    gone = sorted(set(public) - found.keys())
-    if gone:
-        raise Stale(f"FAMILIES names functions that are gone: {', '.join(gone)}")
-    hidden = sorted(_called_by_clients(found) - set(public))
+def tables(page: str, found: dict[str, Function]) -> dict[str, str]:
+    """Each table of the page by its mark."""
+    marks = _MARK.findall(page)
+    shown: dict[str, list[Function]] = {mark: [] for mark in marks}
+    internal = [each for each in found.values() if f"/{catalog.INNER}/" in each.place]
+    hidden = sorted({each.name for each in internal} & _called_by_clients())
     if hidden:
-        raise Stale(f"clients call functions that are in no family: {', '.join(hidden)}")
-    made = {
-        family: _table([found[name] for name in names.split()])
-        for family, names in FAMILIES.items()
-    }
-    made["internal"] = _internal([found[name] for name in sorted(found.keys() - set(public))])
-    made["errors"] = _errors()
-    return made
+        raise Stale(f"clients call functions that are inner: {', '.join(hidden)}")
+    for each in found.values():
+        if each not in internal:
+            room = each.place.partition("/")[0]
+            mark = each.place if each.place in shown else room
+            if mark not in shown:
+                raise Stale(
+                    f"no table is for {each.place}, with {each.name}: {_TABLE.format(room)}"
+                )
+            shown[mark].append(each)
+    made = {mark: _table(rows) for mark, rows in shown.items()}
+    return made | {"internal": _internal(internal), "errors": _errors()}
 
 
-def _called_by_clients(found: dict[str, Function]) -> set[str]:
+def _called_by_clients() -> set[str]:
     texts = (each.text for each in catalog.statements(migrate.DIALECT).values())
-    called = {name for text in texts for name in re.findall(r"\bpenstock\.(\w+)\(", text)}
-    return called & found.keys()
+    return {name for text in texts for name in re.findall(r"\bpenstock\.(\w+)\(", text)}
 
 
 def _table(rows: list[Function]) -> str:
@@ -213,8 +184,10 @@ def _table(rows: list[Function]) -> str:
 
 
 def _internal(rows: list[Function]) -> str:
-    lines = ["| function | what it does |", "|---|---|"]
-    lines += [f"| `{row.name}({row.arguments})` | {_cell(row.about)} |" for row in rows]
+    lines = ["| file | function | what it does |", "|---|---|---|"]
+    lines += [
+        f"| `{row.place}` | `{row.name}({row.arguments})` | {_cell(row.about)} |" for row in rows
+    ]
     return "\n".join(lines)
 
 
@@ -244,7 +217,8 @@ def fill(page: str, made: dict[str, str]) -> str:
 
 def render(connection: database.Connection) -> str:
     """The whole page for this database."""
-    return fill(PAGE.read_text("utf-8"), tables(functions(connection)))
+    page = PAGE.read_text("utf-8")
+    return fill(page, tables(page, functions(connection)))
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def connect(
 
 
 def call(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
-    """Run the named statement of ``sql/<dialect>/*.sql`` in the caller's transaction."""
+    """Run the named statement of ``sql/<dialect>/calls/*.sql`` in the caller's transaction."""
     if timings.observer is None:
         return _rows(connection, name, binds, raw=False)
     return _timed(name, _rows, connection, name, binds, raw=False)

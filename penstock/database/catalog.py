@@ -1,4 +1,4 @@
-"""The SQL files: named client statements, numbered migrations and the functions.
+"""The SQL files: named client statements, numbered migrations and the functions in their rooms.
 
 In a checkout the files are in ``sql/`` beside this package, in the installed wheel inside it.
 They are read through :mod:`importlib.resources`, so they are found inside a zipped package too.
@@ -28,6 +28,26 @@ _FLAGS = frozenset({_READS, _LIMITS})
 _SCHEMA = re.compile(rf"\b{DEFAULT_SCHEMA}\.")
 _QUOTES = {"postgres": '"', "mysql": "`"}
 _MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
+#: The folders of tables and functions, in the order in which they are applied.
+ROOMS = (
+    "ground",
+    "topics",
+    "publishing",
+    "log",
+    "storage",
+    "restore",
+    "subscriptions",
+    "leases",
+    "stream",
+    "queue",
+    "dead_letters",
+    "relay",
+    "archive",
+    "install",
+)
+#: In a room: the file of its tables, and the folder of the functions that no client calls.
+TABLES = "tables.sql"
+INNER = "inner"
 _OLDEST_PROGRAM = re.compile(r"^-- oldest program: (\d+) *$", re.MULTILINE)
 
 
@@ -60,7 +80,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """All files of functions, in the order of their names, and one checksum over them."""
+    """All files of functions, in the order of their rooms, and one checksum over them."""
 
     files: tuple[tuple[str, str], ...]
     checksum: str
@@ -68,9 +88,9 @@ class Functions:
 
 @lru_cache(maxsize=32)
 def statements(dialect: str, schema: str = DEFAULT_SCHEMA) -> dict[str, Statement]:
-    """Every named block of ``sql/<dialect>/*.sql``, for this schema."""
+    """Every named block of ``sql/<dialect>/calls/*.sql``, for this schema."""
     found: dict[str, Statement] = {}
-    for file in _sql_files(_folder(dialect)):
+    for file in _sql_files(_folder(dialect) / "calls"):
         for statement in parse(file.read_text("utf-8"), schema, _QUOTES[dialect]):
             if statement.name in found:
                 raise PenstockError(f"{file.name}: the block {statement.name} exists twice")
@@ -149,10 +169,21 @@ def functions(dialect: str) -> Functions:
     Their markers are expanded, so the checksum covers the text that the database gets.
     """
     found = tuple(
-        (file.name, _expanded(dialect, file.name, file.read_text("utf-8").replace("\r\n", "\n")))
-        for file in _sql_files(_folder(dialect) / "functions")
+        (name, _expanded(dialect, name, file.read_text("utf-8").replace("\r\n", "\n")))
+        for room in ROOMS
+        for name, file in _function_files(dialect, room)
     )
     return Functions(found, _sha256("".join(f"{name}\0{text}\0" for name, text in found)))
+
+
+def _function_files(dialect: str, room: str) -> list[tuple[str, Traversable]]:
+    """The files of a room that hold functions, each with its place: first what is inner."""
+    return [
+        (f"{place}/{file.name}", file)
+        for place in (f"{room}/{INNER}", room)
+        for file in _sql_files(_folder(dialect) / place)
+        if file.name != TABLES
+    ]
 
 
 def _expanded(dialect: str, file: str, text: str) -> str:

@@ -17,7 +17,7 @@ Rows = list[tuple[Any, ...]]
 
 
 class Call(NamedTuple):
-    """A named statement of ``sql/<dialect>/*.sql`` with its binds."""
+    """A named statement of ``sql/<dialect>/calls/*.sql`` with its binds."""
 
     name: str
     binds: dict[str, Any]

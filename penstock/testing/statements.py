@@ -1,6 +1,6 @@
 """The named statements of a log in memory: functions of a transaction and their binds.
 
-The names, binds and columns are those of ``sql/postgres/*.sql``.
+The names, binds and columns are those of ``sql/postgres/calls/*.sql``.
 """
 
 from __future__ import annotations

@@ -111,5 +111,5 @@ def test_the_code_travels_with_its_sql(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
     names = set(zipfile.ZipFile(first).namelist())
     assert {"penstock/__init__.py", "ops/duties/work.py"} <= names
-    assert any(name.startswith("penstock/sql/postgres/functions/") for name in names)
+    assert any(name.startswith("penstock/sql/postgres/log/") for name in names)
     assert not any(name.endswith(".pyc") for name in names)

@@ -54,16 +54,18 @@ def test_every_statement_is_valid_on_a_migrated_database(
             connection.execute(f'PREPARE "{name}" AS {statement.text % places}'.encode())
 
 
-def test_migrations_are_numbered_and_functions_are_sorted() -> None:
+def test_migrations_are_numbered_and_functions_are_in_the_order_of_their_rooms() -> None:
     migrations = catalog.migrations("postgres")
     assert [each.version for each in migrations] == list(range(1, len(migrations) + 1))
     names = [name for name, _ in catalog.functions("postgres").files]
-    assert names == sorted(names)
+    rooms = [name.partition("/")[0] for name in names]
+    assert rooms == sorted(rooms, key=catalog.ROOMS.index)
+    assert names[-1] == "install/start.sql", "what runs at once comes when all functions exist"
 
 
 def test_a_marker_is_written_out_as_a_handler() -> None:
     text = "BEGIN\n    {{on error: CALL undo_call(); DO LAST_INSERT_ID(a)}}\n    SELECT 1;\n"
-    assert markers.expanded("10_x.sql", text) == (
+    assert markers.expanded("log/x.sql", text) == (
         "BEGIN\n"
         "    DECLARE EXIT HANDLER FOR SQLEXCEPTION\n"
         "    BEGIN\n"
@@ -90,13 +92,11 @@ def test_an_unknown_marker_is_refused(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: expanded.  A handler that is not there would leave half of a call in its place."""
-    (tmp_path / "functions").mkdir()
-    (tmp_path / "functions" / "10_x.sql").write_text(
-        f"-- name: x\n-- Is x.\nBEGIN\n    {line}\nEND;"
-    )
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "x.sql").write_text(f"-- name: x\n-- Is x.\nBEGIN\n    {line}\nEND;")
     monkeypatch.setattr(catalog, "_folder", lambda dialect: tmp_path)
     load = catalog.functions.__wrapped__
-    with pytest.raises(PenstockError, match=r"10_x\.sql: there is no such marker") as raised:
+    with pytest.raises(PenstockError, match=r"log/x\.sql: there is no such marker") as raised:
         load("mysql")
     assert line in str(raised.value)
 

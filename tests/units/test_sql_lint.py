@@ -8,7 +8,7 @@ import pytest
 
 from tools import sql_lint
 
-HERE = Path("sql/mysql/functions/10_x.sql")
+HERE = Path("sql/mysql/log/x.sql")
 
 
 def faults(code: str, path: Path = HERE) -> list[str]:
@@ -35,7 +35,7 @@ def test_the_files_are_clean() -> None:
     ],
 )
 def test_what_one_engine_does_not_know_is_found(code: str) -> None:
-    assert len(faults(code, Path("sql/mysql/log.sql"))) == 1
+    assert len(faults(code, Path("sql/mysql/calls/log.sql"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_query_after_a_marker_is_looked_at() -> None:
 @pytest.mark.parametrize("dialect", ["postgres", "mysql"])
 def test_a_line_has_120_characters_at_most(dialect: str) -> None:
     line, longer = "-- " + "é" * 117, "-- " + "é" * 118
-    path = Path(f"sql/{dialect}/functions/10_x.sql")
+    path = Path(f"sql/{dialect}/log/x.sql")
     assert faults(f"SELECT 1;\n{line}\n", path) == []
     fault = f"{path}:2: the line has 121 characters, more than 120"
     assert faults(f"SELECT 1;\n{longer}\n", path) == [fault]

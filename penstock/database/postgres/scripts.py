@@ -62,10 +62,14 @@ VALUES ({migration.version}, '{migration.name}', '{migration.checksum}',
 
 
 def functions(functions: Functions, schema: str) -> str:
-    """All functions and their record, which is replaced."""
+    """All functions and their record, which is replaced.
+
+    Their order does not matter: the bodies are checked once all exist, by `check_functions`.
+    """
     texts = "\n\n".join(text.strip() for _, text in functions.files)
     return f"""\
-{_settings(schema)}
+{_settings(schema)}SET LOCAL check_function_bodies = off;
+
 {texts}
 
 INSERT INTO schema_migrations ({_COLUMNS})

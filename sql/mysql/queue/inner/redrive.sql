@@ -1,0 +1,49 @@
+-- name: redrive_queue
+-- What redrive does for a queue: dead letters (a JSON array of ids, or NULL: all) become events again that wait outside
+-- the window, with new deliveries and failures, in the order of history and sequence. Where keys have an order, they
+-- wait for their key instead: the dealer brings each when no other event of its key is out, the lowest sequence first.
+-- changed is how many.
+CREATE PROCEDURE redrive_queue(owner_id BIGINT, letter_ids JSON, OUT changed BIGINT)
+BEGIN
+    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    DECLARE letter, locked BIGINT;
+    DECLARE inserted INT;
+    DECLARE done, ordered BOOLEAN DEFAULT FALSE;
+    DECLARE letters CURSOR FOR
+        SELECT d.id FROM dead_letters AS d
+        WHERE d.subscription_id = owner_id AND (letter_ids IS NULL OR d.id IN (
+            SELECT j.id FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j))
+        ORDER BY d.partition_id, d.history, d.sequence;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    SET changed = 0;
+    -- Who sets the order locks this row too, and counts what is in hand.
+    SELECT MAX(s.id) INTO locked FROM subscriptions AS s WHERE s.id = owner_id LOCK IN SHARE MODE;
+    SET ordered = keeps_order(owner_id);
+    OPEN letters;
+    each_letter: LOOP
+        FETCH letters INTO letter;
+        IF done THEN
+            LEAVE each_letter;
+        END IF;
+        -- Locked, because another session may have redriven or dropped it.
+        SET letter = (SELECT d.id FROM dead_letters AS d WHERE d.id = letter FOR UPDATE);
+        INSERT INTO queue_waiting (
+            subscription_id, partition_id, sequence, history, due_at, deliveries, failures, reason, event_id, `key`,
+            type, content_type, headers, payload, created_at, sequenced_at)
+        SELECT d.subscription_id, d.partition_id, d.sequence, d.history,
+               IF(ordered AND d.`key` IS NOT NULL, NULL, present + INTERVAL changed MICROSECOND), 0, 0,
+               d.reason, d.event_id, d.`key`, d.type, d.content_type, d.headers, d.payload, d.created_at, d.created_at
+        FROM dead_letters AS d
+        WHERE d.id = letter;
+        SET inserted = ROW_COUNT();
+        IF ordered AND inserted > 0 THEN
+            INSERT INTO queue_keys (subscription_id, partition_id, sequence, waiting_id, key_digest, state)
+            SELECT owner_id, w.partition_id, w.sequence, w.id, key_digest(w.`key`), 'unsure'
+            FROM queue_waiting AS w
+            WHERE w.id = LAST_INSERT_ID() AND w.`key` IS NOT NULL;
+        END IF;
+        SET changed = changed + inserted;
+        DELETE d FROM dead_letters AS d WHERE d.id = letter;
+    END LOOP;
+    CLOSE letters;
+END;

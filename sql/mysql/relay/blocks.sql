@@ -1,0 +1,97 @@
+-- name: open_block
+-- The block that a relay is about to send, recorded before it is sent, and fenced. It is the block that is still
+-- open, else a new one of at most max_events and max_bytes of payload (but at least one event). No row when there is
+-- nothing to send. attempt counts from 1. topic is the topic's address when the block was recorded, known_as the name
+-- by which sinks know the topic. Raises PS010, PS013, PS016, PS018, PS021.
+CREATE PROCEDURE open_block(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, max_events INT,
+    max_bytes BIGINT
+)
+BEGIN
+    DECLARE owner_id, start, last, block BIGINT;
+    DECLARE was_open, is_below BOOLEAN;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('open_block()');
+    CALL find_subscription(subscription, owner_id);
+    CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    SET start = current_position(owner_id, partition_id) + 1;
+    CALL find_open_block(owner_id, partition_id, start, block);
+    SET was_open = block IS NOT NULL;
+    -- This holds for an open block too: nothing is sent from a stopped partition.
+    CALL require_readable(partition_id, start, owner_id, is_below);
+    IF is_below THEN
+        CALL refuse('PS016',
+                    CONCAT('a relay reads nothing below the low sequence, and it is at sequence ', start));
+    END IF;
+    IF NOT was_open THEN
+        CALL find_block_end(partition_id, start, max_events, max_bytes, last);
+        IF last IS NOT NULL THEN
+            CALL record_block(owner_id, partition_id, lease_epoch, start, last, block);
+        END IF;
+    END IF;
+    CALL block_row(block, was_open);
+    CALL end_call();
+END;
+
+-- name: open_cold_block
+-- The same for a relay whose next event only the archive has: the block that is still open, else a new one up to
+-- up_to. The relay chooses its end, because the database cannot see the events; they have to lie below the low
+-- sequence. Raises PS006, PS010, PS013, PS018, PS021.
+CREATE PROCEDURE open_cold_block(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, up_to BIGINT
+)
+BEGIN
+    DECLARE owner_id, start, low, block BIGINT;
+    DECLARE was_open, is_below BOOLEAN;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('open_cold_block()');
+    CALL find_subscription(subscription, owner_id);
+    CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    CALL note_archive_reader(owner_id, partition_id, lease_epoch);
+    SET start = current_position(owner_id, partition_id) + 1;
+    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = partition_id;
+    CALL find_open_block(owner_id, partition_id, start, block);
+    SET was_open = block IS NOT NULL;
+    CALL require_readable(partition_id, GREATEST(low, start), owner_id, is_below);
+    IF NOT was_open THEN
+        IF NOT COALESCE(up_to >= start AND up_to < low, FALSE) THEN
+            CALL refuse('PS006', CONCAT('a block from sequence ', start, ' to ', COALESCE(up_to, 'NULL'),
+                                        ', and the low sequence is ', low));
+        END IF;
+        CALL record_block(owner_id, partition_id, lease_epoch, start, up_to, block);
+    END IF;
+    CALL block_row(block, was_open);
+    CALL end_call();
+END;
+
+-- name: read_block
+-- The events of a block, without those that are already dead letters of this subscription; no events for a
+-- partition that the subscription does not read.
+CREATE PROCEDURE read_block(
+    subscription LONGTEXT, partition_id BIGINT, first_sequence BIGINT, last_sequence BIGINT
+)
+READS SQL DATA
+BEGIN
+    DECLARE present INT;
+    DECLARE owner_id BIGINT;
+    CALL refuse_serializable('read_block()');
+    SELECT MAX(h.history) INTO present FROM histories AS h;
+    SELECT MAX(s.id) INTO owner_id
+    FROM subscriptions AS s JOIN leases AS l ON l.subscription_id = s.id
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.partition_id = partition_id
+      AND NOT reads_hidden(s.id);
+    SELECT e.sequence,
+           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
+               AS event_id,
+           e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, e.sequenced_at
+    FROM logged_events AS e
+    WHERE owner_id IS NOT NULL AND e.partition_id = partition_id AND e.first_sequence >= (
+          SELECT MAX(f.first_sequence) FROM chunks AS f
+          WHERE f.partition_id = partition_id AND f.first_sequence <= first_sequence)
+      AND e.first_sequence <= last_sequence AND e.sequence BETWEEN first_sequence AND last_sequence
+      AND NOT EXISTS (
+        SELECT * FROM dead_letters AS d FORCE INDEX (PRIMARY)
+        WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
+          AND d.history = present)
+    ORDER BY e.sequence;
+END;

@@ -1,0 +1,76 @@
+-- name: relay_failure
+-- Counts a failed attempt of the open block and returns how many seconds to wait: base doubled for each attempt, up
+-- to a bound, reduced at random by up to a half. Raises PS010, PS013, PS018.
+CREATE PROCEDURE relay_failure(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, block_id BIGINT, error TEXT,
+    base_seconds DOUBLE, max_seconds DOUBLE
+)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE failed INT;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('relay_failure()');
+    CALL find_subscription(subscription, owner_id);
+    CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    SELECT 1 + COUNT(*) INTO failed FROM relay_failures AS f WHERE f.block_id = block_id;
+    INSERT INTO relay_failures (block_id, attempt, error) VALUES (block_id, failed, LEFT(error, 2000));
+    SELECT LEAST(base_seconds * POW(2, LEAST(failed - 1, 40)), max_seconds) * (1 - RAND() / 2) AS wait_seconds;
+    CALL end_call();
+END;
+
+-- name: dead_letter
+-- Gives up one event for this subscription: a copy with the reason is kept, and the block continues without the
+-- event. An event that only the archive has is brought by bring_letter, in the same transaction. A second call changes
+-- nothing. Raises PS010, PS013, PS018.
+CREATE PROCEDURE dead_letter(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT, reason TEXT
+)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE present INT;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('dead_letter()');
+    SELECT MAX(h.history) INTO present FROM histories AS h;
+    CALL find_subscription(subscription, owner_id);
+    CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    INSERT INTO dead_letters (
+        subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,
+        created_at, reason)
+    SELECT owner_id, e.partition_id, e.sequence, present, e.event_id, e.`key`, e.type, e.content_type, e.headers,
+           e.payload, e.created_at, IF(is_tombstone(LENGTH(e.payload), e.headers), '', LEFT(reason, 2000))
+    FROM logged_events AS e
+    WHERE e.partition_id = partition_id AND e.sequence = sequence AND e.first_sequence = (
+          SELECT MAX(f.first_sequence) FROM chunks AS f
+          WHERE f.partition_id = partition_id AND f.first_sequence <= sequence)
+      AND NOT EXISTS (
+        SELECT * FROM dead_letters AS d FORCE INDEX (PRIMARY)
+        WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
+          AND d.history = present);
+    UPDATE dead_letters AS d FORCE INDEX (PRIMARY) SET d.reason = LEFT(reason, 2000)
+    WHERE d.subscription_id = owner_id AND d.partition_id = partition_id AND d.sequence = sequence
+      AND d.history = present AND d.reason = 'read from the archive'
+      AND NOT is_tombstone(LENGTH(d.payload), d.headers);
+    CALL end_call();
+END;
+
+-- name: dead_letters_between
+-- The sequences of a range of a partition that are dead letters of a subscription; none for a partition that the
+-- subscription does not read.
+CREATE PROCEDURE dead_letters_between(
+    subscription LONGTEXT, partition_id BIGINT, first_sequence BIGINT, last_sequence BIGINT
+)
+READS SQL DATA
+BEGIN
+    DECLARE present INT;
+    DECLARE owner_id BIGINT;
+    CALL refuse_serializable('dead_letters_between()');
+    SELECT MAX(h.history) INTO present FROM histories AS h;
+    SELECT MAX(s.id) INTO owner_id
+    FROM subscriptions AS s
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND NOT reads_hidden(s.id);
+    SELECT d.sequence
+    FROM dead_letters AS d FORCE INDEX (PRIMARY)
+    WHERE d.subscription_id = owner_id AND d.partition_id = partition_id
+      AND d.sequence BETWEEN first_sequence AND last_sequence AND d.history = present
+    ORDER BY d.sequence;
+END;

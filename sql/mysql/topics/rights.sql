@@ -1,0 +1,62 @@
+-- name: grant_namespace
+-- Gives a login, or a role for all its members, a right in a namespace and below it; giving it twice changes
+-- nothing. From the first right on the namespace is restricted: a login without a right in it sees nothing
+-- there. Raises PS001, PS006, PS018, PS030 to PS034.
+CREATE PROCEDURE grant_namespace(namespace LONGTEXT, login LONGTEXT, verb LONGTEXT)
+BEGIN
+    DECLARE own BIGINT;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('grant_namespace()');
+    CALL require_path(namespace, 'namespace', 3998);
+    CALL require_verb(verb);
+    CALL require_login(login);
+    CALL lock_names('grant_namespace()', TRUE);
+    CALL find_namespace(namespace, 'grant', own);
+    INSERT INTO namespace_grants (namespace_id, login, verb, granted_by)
+    VALUES (own, login, verb, USER())
+    ON DUPLICATE KEY UPDATE namespace_id = VALUES(namespace_id);
+    CALL refresh_restricted(own, namespace);
+    CALL end_call();
+END;
+
+-- name: revoke_namespace
+-- Takes a right back. Returns whether it existed. The last right of a namespace is taken back only with
+-- unrestrict (else PS020): a namespace with no right on it or above it is open to all. Raises PS001, PS006,
+-- PS018, PS020, PS030 to PS034.
+CREATE PROCEDURE revoke_namespace(namespace LONGTEXT, login LONGTEXT, verb LONGTEXT, unrestrict BOOLEAN)
+BEGIN
+    DECLARE own BIGINT;
+    DECLARE was_there, is_restricted BOOLEAN DEFAULT FALSE;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('revoke_namespace()');
+    CALL require_path(namespace, 'namespace', 3998);
+    CALL require_verb(verb);
+    CALL lock_names('revoke_namespace()', TRUE);
+    CALL find_namespace(namespace, 'grant', own);
+    DELETE g FROM namespace_grants AS g WHERE g.namespace_id = own AND g.login = login AND g.verb = verb;
+    SET was_there = ROW_COUNT() > 0;
+    IF was_there THEN
+        CALL find_restricted(own, is_restricted);
+        IF unrestrict IS NOT TRUE AND NOT is_restricted THEN
+            CALL refuse('PS020', CONCAT('it is the last right in "', LEFT(namespace, 50),
+                                        '": without it the namespace is open to all'));
+        END IF;
+        CALL refresh_restricted(own, namespace);
+    END IF;
+    SELECT was_there AS was_there;
+    CALL end_call();
+END;
+
+-- name: grants_of
+-- The rights that were given at or below a namespace; all rights when the namespace is ''.
+CREATE PROCEDURE grants_of(namespace LONGTEXT)
+READS SQL DATA
+BEGIN
+    CALL refuse_serializable('grants_of()');
+    SELECT n.path AS namespace, g.login, g.verb, g.granted_at, g.granted_by
+    FROM namespace_grants AS g JOIN namespaces AS n ON n.id = g.namespace_id
+    WHERE (CHAR_LENGTH(namespace) = 0 OR CAST(n.path AS BINARY) = CAST(namespace AS BINARY)
+           OR LEFT(n.path, CHAR_LENGTH(namespace) + 1) = CONCAT(namespace, '/'))
+      AND has_right(n.id, 'grant')
+    ORDER BY CAST(n.path AS BINARY), CAST(g.login AS BINARY), g.verb;
+END;

@@ -1,0 +1,57 @@
+-- name: queue_statistics
+-- How many events of a queue are ready, handed out, waiting for a retry, and dead, and what they are together without
+-- the dead ones. Raises PS013, PS042.
+CREATE OR REPLACE FUNCTION queue_statistics(subscription text)
+RETURNS TABLE (size bigint, ready bigint, in_flight bigint, delayed bigint, dead bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT c.ready + c.in_flight + c.delayed, c.ready, c.in_flight, c.delayed, (
+               SELECT count(*) FROM dead_letters AS d WHERE d.subscription_id = q.subscription_id)
+    FROM require_queue(queue_statistics.subscription, 'peek') AS q
+    CROSS JOIN LATERAL queue_counts(q.subscription_id) AS c
+$$;
+
+-- name: queue_pointers
+-- Where a queue stands in each partition. reader: the sequence that is dealt next. repair: the lowest one that is not
+-- finished; retention waits for it. invisibility: the lowest one that is handed out now or waits for a retry, NULL when
+-- there is none. behind: how many wait behind an earlier event of their key. Raises PS013, PS042.
+CREATE OR REPLACE FUNCTION queue_pointers(subscription text)
+RETURNS TABLE (
+    topic text, partition integer, reader bigint, repair bigint, invisibility bigint, behind bigint
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    WITH queue AS MATERIALIZED (
+        SELECT q.subscription_id, (newest_turn(q.subscription_id)).floor_id
+        FROM require_queue(queue_pointers.subscription, 'peek') AS q
+    ), unfinished AS (
+        SELECT r.partition_id, CASE WHEN r.waiting_id IS NULL THEN first_unfinished(r) END AS repair,
+               CASE WHEN r.token IS NOT NULL AND r.deadline > clock_timestamp() THEN first_unfinished(r) END
+                   AS invisibility, 0 AS behind
+        FROM queue AS q JOIN queue_ranges AS r ON r.subscription_id = q.subscription_id AND r.id >= q.floor_id
+        UNION ALL
+        SELECT k.partition_id, CASE WHEN k.waiting_id = 0 THEN k.sequence END, NULL, 1
+        FROM queue AS q JOIN queue_keys AS k ON k.subscription_id = q.subscription_id AND k.state <> 'first'
+        UNION ALL
+        SELECT w.partition_id, NULL, w.sequence, 0
+        FROM queue AS q JOIN queue_waiting AS w ON w.subscription_id = q.subscription_id AND w.due_at IS NOT NULL
+    ), lowest AS MATERIALIZED (
+        SELECT u.partition_id, min(u.repair) AS repair, min(u.invisibility) AS invisibility,
+               sum(u.behind) AS behind
+        FROM unfinished AS u
+        GROUP BY u.partition_id
+    )
+    SELECT t.address, (l.partition_id & 65535)::integer, stands.reached + 1, COALESCE(u.repair, stands.reached + 1),
+           u.invisibility, COALESCE(u.behind, 0)
+    FROM queue AS q
+    JOIN leases AS l ON l.subscription_id = q.subscription_id
+    JOIN partitions AS p ON p.id = l.partition_id
+    JOIN topics AS t ON t.id = l.partition_id >> 16
+    CROSS JOIN LATERAL (
+        SELECT GREATEST(COALESCE(o.reached, o.position), p.low_sequence - 1) AS reached
+        FROM positions AS o
+        WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
+        ORDER BY o.id DESC
+        LIMIT 1
+    ) AS stands
+    LEFT JOIN lowest AS u ON u.partition_id = l.partition_id
+    ORDER BY 1, 2
+$$;

@@ -1,0 +1,59 @@
+-- name: poll
+-- Events of leased partitions, each after its own read position, at most max_events together and max_each of a
+-- partition (NULL: no such limit), in the order of the arrays: a caller that rotates the arrays starves no partition.
+-- A lease that is no longer held returns no rows; the next heartbeat or check-in tells why. A paused subscription
+-- returns none. Raises PS013, PS016, PS021.
+CREATE OR REPLACE FUNCTION poll(
+    subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], after bigint[],
+    max_events integer DEFAULT 500, max_each integer DEFAULT NULL
+) RETURNS TABLE (
+    partition_id bigint, sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb,
+    payload bytea, created_at timestamptz, sequenced_at timestamptz
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    source record;
+    wanted integer := LEAST(GREATEST(COALESCE(max_events, 500), 1), 100000);
+    wanted_here integer;
+    watermark bigint;
+    found_rows integer;
+    is_below boolean;
+BEGIN
+    IF owner.paused_at IS NOT NULL THEN
+        RETURN;
+    END IF;
+    FOR source IN
+        SELECT l.partition_id AS id, LEAST(given.after, 1000000000000000000) + 1 AS from_sequence
+        FROM unnest(partition_ids, lease_epochs, poll.after)
+            WITH ORDINALITY AS given (partition_id, lease_epoch, after, place)
+        JOIN leases AS l
+            ON l.subscription_id = owner.id AND l.partition_id = given.partition_id
+            AND l.lease_epoch = given.lease_epoch AND l.holder = consumer
+        JOIN consumers AS c
+            ON c.subscription_id = owner.id AND c.id = consumer AND c.deadline > clock_timestamp()
+        ORDER BY given.place
+    LOOP
+        is_below := require_readable(source.id, source.from_sequence, owner.id);
+        watermark := high_watermark(source.id);
+        IF watermark < source.from_sequence - 1 THEN
+            -- A reader that waited for the log to reach its position would never see the events that the log
+            -- then holds instead.
+            PERFORM refuse('PS021', format('sequence %s of partition %s was read, but the log ends at %s',
+                                           source.from_sequence - 1, source.id & 65535, watermark),
+                           'A restore lost commits. Open the next history: penstock restore reconcile.');
+        END IF;
+        CONTINUE WHEN watermark < source.from_sequence;  -- Cheaper than to read and find nothing.
+        wanted_here := LEAST(wanted, GREATEST(COALESCE(max_each, wanted), 1));
+        IF is_below THEN
+            RETURN QUERY SELECT source.id, r.* FROM read_rehydrated(source.id, source.from_sequence, wanted_here) AS r;
+        ELSE
+            RETURN QUERY SELECT source.id, r.* FROM read_log(source.id, source.from_sequence, wanted_here) AS r;
+        END IF;
+        GET DIAGNOSTICS found_rows = ROW_COUNT;
+        wanted := wanted - found_rows;
+        EXIT WHEN wanted = 0;
+    END LOOP;
+END
+$$;
