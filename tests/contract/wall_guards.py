@@ -72,7 +72,7 @@ MUTANTS: dict[str, tuple[dict[str, tuple[str, str, str]], Callable[[Any], object
     "lookup": (
         {
             "postgres": ("require_topic_for", "NOT t.restricted OR", "true OR"),
-            "mysql": ("find_topic_for", "ELSEIF asked_in IS NOT NULL THEN", "ELSEIF FALSE THEN"),
+            "mysql": ("require_topic_for", "ELSEIF asked_in IS NOT NULL THEN", "ELSEIF FALSE THEN"),
         },
         _fetch,
     ),
@@ -87,7 +87,7 @@ MUTANTS: dict[str, tuple[dict[str, tuple[str, str, str]], Callable[[Any], object
         {
             "postgres": ("require_namespace", "AND has_right(n.id, verb)", ""),
             "mysql": (
-                "find_namespace",
+                "require_namespace",
                 "IF namespace_id IS NULL OR NOT is_held THEN",
                 "IF namespace_id IS NULL THEN",
             ),

@@ -23,7 +23,7 @@ OLD_RECEIPTS: list[dict[str, Any]] = [
         "mysql": ("find_claimed", [(f"AND {_ASKED} = g.token", "")]),
     },
     {
-        "postgres": ("matched_pieces", [(f"AND {_ASKED} = g.token", "")]),
+        "postgres": ("match_receipts", [(f"AND {_ASKED} = g.token", "")]),
         "mysql": ("match_receipts", [("AND r.token = g.token", "")]),
     },
     {

@@ -15,7 +15,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('request_backfill()');
     CALL require_read_committed('request_backfill()');
-    CALL find_topic_for(topic, 'operate', source_id);
+    CALL require_topic_for(topic, 'operate', source_id);
     SET target = COALESCE(target, ''), dry_run = COALESCE(dry_run, FALSE);
     CALL require_request(kind, target, priority, max_attempts);
     CALL require_window(source_id, `partition`, from_sequence, to_sequence, from_time, to_time);
@@ -216,7 +216,7 @@ BEGIN
     DECLARE wanted_id BIGINT;
     CALL refuse_serializable('list_backfills()');
     IF of_topic IS NOT NULL THEN
-        CALL find_topic(of_topic, wanted_id);
+        CALL require_topic(of_topic, wanted_id);
     END IF;
     IF NOT COALESCE(max_rows BETWEEN 1 AND 10000, FALSE) THEN
         CALL refuse('PS006', CONCAT('a list of ', COALESCE(max_rows, 'NULL'),

@@ -13,7 +13,7 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     {{on error: CALL undo_call()}}
     CALL begin_call('begin_clean()');
-    CALL find_topic_for(topic, 'operate', source_id);
+    CALL require_topic_for(topic, 'operate', source_id);
     -- Waits for whoever records copies: see hold_off_clean.
     SELECT COUNT(*) INTO locked FROM retention_policies AS r WHERE r.topic_id = source_id FOR UPDATE;
     SET done = FALSE;
@@ -43,7 +43,7 @@ BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     CALL refuse_serializable('log_epochs_due()');
-    CALL find_topic_for(topic, 'operate', source_id);
+    CALL require_topic_for(topic, 'operate', source_id);
     IF NOT COALESCE(max_epochs BETWEEN 1 AND 1000, FALSE) THEN
         CALL refuse('PS006',
                     CONCAT('max_epochs cannot be ', COALESCE(max_epochs, 'NULL'), ': use 1 to 1,000'));
@@ -82,7 +82,7 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     {{on error: CALL undo_call()}}
     CALL begin_call('record_reading()');
-    CALL find_partition_for(topic, `partition`, 'operate', source_id);
+    CALL require_partition_for(topic, `partition`, 'operate', source_id);
     SELECT p.topic_id INTO topic_id FROM partitions AS p WHERE p.id = source_id;
     CALL require_clean_run(token, topic_id, begun, damaged);
     SELECT e.event_count, e.checksum INTO sealed_count, sealed_checksum

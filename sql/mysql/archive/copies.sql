@@ -12,7 +12,7 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     {{on error: CALL undo_call()}}
     CALL begin_call('record_copy()');
-    CALL find_partition_for(topic, `partition`, 'operate', source_id);
+    CALL require_partition_for(topic, `partition`, 'operate', source_id);
     SET layout = COALESCE(layout, 1), first_row = COALESCE(first_row, 0);
     CALL require_place(layout, first_row);
     CALL hold_off_clean(source_id);
@@ -45,7 +45,7 @@ BEGIN
     DECLARE source_id BIGINT;
     {{on error: CALL undo_call()}}
     CALL begin_call('forget_copy()');
-    CALL find_partition_for(topic, `partition`, 'operate', source_id);
+    CALL require_partition_for(topic, `partition`, 'operate', source_id);
     UPDATE epoch_copies AS c
     SET c.state = 'missing', c.detail = LEFT(reason, 2000), c.changed_at = UTC_TIMESTAMP(6)
     WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
@@ -65,7 +65,7 @@ BEGIN
     DECLARE source_id, moved BIGINT;
     {{on error: CALL undo_call()}}
     CALL begin_call('move_copy()');
-    CALL find_partition_for(topic, `partition`, 'operate', source_id);
+    CALL require_partition_for(topic, `partition`, 'operate', source_id);
     CALL require_place(2, first_row);
     CALL hold_off_clean(source_id);
     UPDATE epoch_copies AS c
@@ -85,7 +85,7 @@ READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
     CALL refuse_serializable('copies_of()');
-    CALL find_topic(topic, source_id);
+    CALL require_topic(topic, source_id);
     SELECT p.number AS `partition`, c.log_epoch, c.target, c.state, c.detail, c.changed_at, c.location, c.layout,
            c.first_row
     FROM partitions AS p JOIN epoch_copies AS c ON c.partition_id = p.id
@@ -103,7 +103,7 @@ READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
     CALL refuse_serializable('copies_between()');
-    CALL find_partition(topic, `partition`, source_id);
+    CALL require_partition(topic, `partition`, source_id);
     SELECT t.known_as, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, c.state, c.layout,
            c.location, c.first_row
     FROM log_epochs AS e
@@ -140,7 +140,7 @@ BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     CALL refuse_serializable('missing_copies()');
-    CALL find_topic(topic, source_id);
+    CALL require_topic(topic, source_id);
     SET SESSION group_concat_max_len = 4294967295;
     SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum,
            e.sealed_at, e.dropped_at, COALESCE((
@@ -186,7 +186,7 @@ BEGIN
     DECLARE source_id, added BIGINT;
     {{on error: CALL undo_call()}}
     CALL begin_call('suspect_copy()');
-    CALL find_partition(topic, `partition`, source_id);
+    CALL require_partition(topic, `partition`, source_id);
     INSERT IGNORE INTO suspected_copies (partition_id, log_epoch, target, reason, suspected_at)
     SELECT c.partition_id, c.log_epoch, c.target, LEFT(COALESCE(reason, ''), 500), UTC_TIMESTAMP(6)
     FROM epoch_copies AS c
@@ -203,7 +203,7 @@ READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
     CALL refuse_serializable('suspected_copies_of()');
-    CALL find_topic(topic, source_id);
+    CALL require_topic(topic, source_id);
     SELECT p.number AS `partition`, s.log_epoch, s.target, s.reason, s.suspected_at
     FROM partitions AS p JOIN suspected_copies AS s ON s.partition_id = p.id
     WHERE p.topic_id = source_id
@@ -217,7 +217,7 @@ BEGIN
     DECLARE source_id BIGINT;
     {{on error: CALL undo_call()}}
     CALL begin_call('clear_suspicion()');
-    CALL find_partition_for(topic, `partition`, 'operate', source_id);
+    CALL require_partition_for(topic, `partition`, 'operate', source_id);
     DELETE s FROM suspected_copies AS s
     WHERE s.partition_id = source_id AND s.log_epoch = log_epoch AND s.target = target;
     CALL end_call();

@@ -9,7 +9,7 @@ READS SQL DATA
 find: BEGIN
     DECLARE source_id, low, watermark, last, found BIGINT;
     CALL refuse_serializable('find_erasable()');
-    CALL find_partition_for(topic, `partition`, 'operate', source_id);
+    CALL require_partition_for(topic, `partition`, 'operate', source_id);
     CALL require_erasure_target(event_id, `key`);
     IF NOT COALESCE(max_events BETWEEN 1 AND 100000 AND from_sequence >= 1, FALSE) THEN
         CALL refuse('PS006', CONCAT('cannot look at ', COALESCE(max_events, 'NULL'), ' events from sequence ',
@@ -204,7 +204,7 @@ BEGIN
     DECLARE only_id BIGINT;
     CALL refuse_serializable('list_erasures()');
     IF of_topic IS NOT NULL THEN
-        CALL find_topic(of_topic, only_id);
+        CALL require_topic(of_topic, only_id);
     END IF;
     SELECT e.erasure, t.address AS topic,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
@@ -223,7 +223,7 @@ READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
     CALL refuse_serializable('reissued_of()');
-    CALL find_topic(topic, source_id);
+    CALL require_topic(topic, source_id);
     SELECT p.number AS `partition`, r.log_epoch, r.old_checksum, r.checksum, r.erasure, e.reason, r.reissued_by,
            r.reissued_at
     FROM partitions AS p
@@ -243,7 +243,7 @@ READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
     CALL refuse_serializable('erased_of()');
-    CALL find_partition(topic, `partition`, source_id);
+    CALL require_partition(topic, `partition`, source_id);
     IF NOT COALESCE(max_rows BETWEEN 1 AND 100000, FALSE) THEN
         CALL refuse('PS006', CONCAT('a list of ', COALESCE(max_rows, 'NULL'), ' erased events: use 1 to 100,000'));
     END IF;

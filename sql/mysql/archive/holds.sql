@@ -64,7 +64,7 @@ BEGIN
     DECLARE only_id BIGINT;
     CALL refuse_serializable('list_holds()');
     IF of_topic IS NOT NULL THEN
-        CALL find_topic(of_topic, only_id);
+        CALL require_topic(of_topic, only_id);
     END IF;
     SELECT t.address AS topic, h.name, h.number AS `partition`, h.first_sequence, h.last_sequence, h.reason,
            h.placed_at, h.placed_by, h.released_at, h.released_by, h.release_reason

@@ -20,7 +20,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('count_log_epochs()');
     CALL require_read_committed('count_log_epochs()');
-    CALL find_topic_for(topic, 'operate', source_id);
+    CALL require_topic_for(topic, 'operate', source_id);
     IF NOT COALESCE(max_events >= 1, FALSE) THEN
         CALL refuse('PS006', CONCAT('max_events cannot be ', COALESCE(max_events, 'NULL'), ': use 1 or more'));
     END IF;

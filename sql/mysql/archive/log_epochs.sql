@@ -8,7 +8,7 @@ BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     CALL refuse_serializable('log_epochs_of()');
-    CALL find_topic(topic, source_id);
+    CALL require_topic(topic, source_id);
     SET SESSION group_concat_max_len = 4294967295;
     SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum,
            e.sealed_at, e.dropped_at, COALESCE((
@@ -30,7 +30,7 @@ READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
     CALL refuse_serializable('log_epochs_sealed_on()');
-    CALL find_topic(topic, source_id);
+    CALL require_topic(topic, source_id);
     SELECT p.number AS `partition`, MIN(e.log_epoch) AS first_log_epoch, MAX(e.log_epoch) AS last_log_epoch
     FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id
     WHERE p.topic_id = source_id AND e.sealed_at >= sealed_date AND e.sealed_at < sealed_date + INTERVAL 1 DAY
@@ -48,7 +48,7 @@ BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     CALL refuse_serializable('log_epochs_between()');
-    CALL find_topic(topic, source_id);
+    CALL require_topic(topic, source_id);
     SET SESSION group_concat_max_len = 4294967295;
     SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum,
            e.sealed_at, e.dropped_at, COALESCE((

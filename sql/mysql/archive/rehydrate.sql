@@ -85,7 +85,7 @@ READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
     CALL refuse_serializable('rehydrated_of()');
-    CALL find_topic(topic, source_id);
+    CALL require_topic(topic, source_id);
     SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.request, e.rehydrated_at
     FROM partitions AS p JOIN rehydrated_epochs AS e ON e.partition_id = p.id
     WHERE p.topic_id = source_id

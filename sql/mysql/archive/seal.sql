@@ -11,7 +11,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('seal()');
     CALL require_read_committed('seal()');
-    CALL find_partition_for(topic, `partition`, 'operate', source_id);
+    CALL require_partition_for(topic, `partition`, 'operate', source_id);
     IF NOT COALESCE(max_events BETWEEN 1 AND 1000000, FALSE) THEN
         CALL refuse('PS006', CONCAT('max_events cannot be ', COALESCE(max_events, 'NULL'), ': use 1 to 1,000,000'));
     END IF;
@@ -21,7 +21,7 @@ BEGIN
     CALL find_epoch_end(source_id, start, max_events, max_age_seconds, last);
     IF last IS NOT NULL THEN
         CALL range_checksum(source_id, start, last, content_count, content_checksum, content_bytes);
-        CALL find_sequenced_until(source_id, start, last, until);
+        CALL sequenced_until(source_id, start, last, until);
         INSERT INTO log_epochs (
             partition_id, log_epoch, first_sequence, last_sequence, event_count, checksum, event_bytes,
             sequenced_until)

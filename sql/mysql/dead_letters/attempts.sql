@@ -7,7 +7,7 @@ BEGIN
     DECLARE owner_id BIGINT;
     DECLARE present INT;
     CALL refuse_serializable('suspects()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     SELECT MAX(h.history) INTO present FROM histories AS h;
     SELECT s.partition_id, s.died, s.sequence, s.attempts, s.reason
     FROM (
@@ -59,7 +59,7 @@ BEGIN
     DECLARE known TEXT;
     {{on error: CALL undo_call()}}
     CALL begin_call('begin_attempt()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     SET stands_at = current_position(owner_id, partition_id);
     IF sequence IS NULL OR sequence <> stands_at + 1 THEN
@@ -96,7 +96,7 @@ BEGIN
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     {{on error: CALL undo_call()}}
     CALL begin_call('bring_letter()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = partition_id;
     SET stands_at = current_position(owner_id, partition_id);
@@ -134,7 +134,7 @@ BEGIN
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     {{on error: CALL undo_call()}}
     CALL begin_call('give_up()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL move_positions(subscription, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch), JSON_ARRAY(sequence),
                         JSON_ARRAY(sequence - 1));
     CALL store_letters(owner_id, partition_id, JSON_ARRAY(sequence), COALESCE(reason, ''),

@@ -80,7 +80,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('drop_dead_letters()');
     CALL require_read_committed('drop_dead_letters()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     IF letter_ids IS NULL THEN
         CALL refuse('PS006', 'no dead letter is named');
     END IF;

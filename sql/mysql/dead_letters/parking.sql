@@ -6,7 +6,7 @@ READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
     CALL refuse_serializable('parked_keys()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     SELECT DISTINCT d.partition_id, d.`key`
     FROM dead_letters AS d FORCE INDEX (dead_letters_parked)
     WHERE d.subscription_id = owner_id AND d.parked = TRUE AND d.partition_id IN (
@@ -27,7 +27,7 @@ BEGIN
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     {{on error: CALL undo_call()}}
     CALL begin_call('commit_parking()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     SET places = COALESCE(JSON_LENGTH(sequences), 0);
     SELECT COUNT(DISTINCT s.sequence) INTO good
     FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s

@@ -11,7 +11,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('redrive()');
     CALL require_read_committed('redrive()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     SELECT COUNT(*) INTO is_queue FROM queues AS q WHERE q.subscription_id = owner_id;
     IF is_queue THEN
         CALL redrive_queue(owner_id, letter_ids, changed);
@@ -58,7 +58,7 @@ BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before; CALL undo_call()}}
     CALL begin_call('poll_redriven()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     -- A number that was cut off would name another row: a partition, or a dead letter, of another
     -- subscription.
     SET SESSION group_concat_max_len = 4294967295;
@@ -132,7 +132,7 @@ BEGIN
     DECLARE finished INT;
     {{on error: CALL undo_call()}}
     CALL begin_call('finish_redriven()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     UPDATE (
         SELECT DISTINCT d.`key`
@@ -167,7 +167,7 @@ BEGIN
     DECLARE owner_id BIGINT;
     {{on error: CALL undo_call()}}
     CALL begin_call('fail_redriven()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     CALL return_letters(owner_id, JSON_ARRAY(letter_id), reason);
     CALL end_call();

@@ -1,3 +1,5 @@
+-- By design: a GRANT commits on MySQL, so the program makes it, and the roles are recorded.
+
 -- name: function_roles
 -- Which of the roles may call which procedure. Only the owner may call a procedure that is not named here. The
 -- operator may call all procedures that are. The list is that of PostgreSQL, with the procedures that only these

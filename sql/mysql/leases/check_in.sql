@@ -28,7 +28,7 @@ BEGIN
                          present + INTERVAL pause * (0.9 + 0.2 * RAND()) * 1000000 MICROSECOND);
     CALL collect_dead(owner_id, present, expired, locked);
     SET deadline = present + INTERVAL release_time * 1000000 MICROSECOND;
-    CALL find_paused(owner_id, paused);
+    CALL is_paused(owner_id, paused);
     IF paused THEN
         CALL read_board(owner_id, NULL);
         CALL release_surplus(owner_id, consumer, 1000000000, present, deadline, asked);
@@ -61,7 +61,7 @@ BEGIN
     DECLARE owner_id BIGINT;
     {{on error: CALL undo_call()}}
     CALL begin_call('heartbeat()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL extend_deadline(owner_id, consumer, session, UTC_TIMESTAMP(6), NULL);
     CALL end_call();
 END;
@@ -163,7 +163,7 @@ BEGIN
     DECLARE member VARCHAR(255);
     {{on error: CALL undo_call()}}
     CALL begin_call('report_error()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     IF error IS NULL THEN
         CALL refuse('PS006', 'the reported error has no text');
     END IF;

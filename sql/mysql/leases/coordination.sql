@@ -13,12 +13,12 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('claim()');
     CALL lock_subscription(subscription, owner_id);
-    CALL lock_member(owner_id, consumer, session);
+    CALL require_member(owner_id, consumer, session);
     SET free_epoch = (
         SELECT l.lease_epoch FROM leases AS l
         WHERE l.subscription_id = owner_id AND l.partition_id = partition_id AND l.lease_epoch = lease_epoch
         FOR UPDATE SKIP LOCKED);
-    CALL find_paused(owner_id, paused);
+    CALL is_paused(owner_id, paused);
     IF free_epoch IS NOT NULL AND NOT paused THEN
         SET held_by = (
             SELECT l.holder FROM leases AS l
@@ -55,7 +55,7 @@ READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
     CALL refuse_serializable('lease_states()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     SELECT l.partition_id, l.holder, c.id IS NOT NULL AS live, l.lease_epoch,
            current_position(owner_id, l.partition_id) AS position
     FROM leases AS l
@@ -72,7 +72,7 @@ READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
     CALL refuse_serializable('active_consumers()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     SELECT c.id AS consumer, c.weight FROM consumers AS c
     WHERE c.subscription_id = owner_id AND c.deadline > UTC_TIMESTAMP(6)
     ORDER BY c.id;
@@ -91,7 +91,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('lead_subscription()');
     CALL lock_subscription(subscription, owner_id);
-    CALL lock_member(owner_id, consumer, session);
+    CALL require_member(owner_id, consumer, session);
     SELECT l.term, l.session INTO term, leader FROM leaders AS l WHERE l.subscription_id = owner_id FOR UPDATE;
     SET alive = (
         SELECT c.id FROM consumers AS c
@@ -124,7 +124,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('assign_partitions()');
     CALL lock_subscription(subscription, owner_id);
-    CALL lock_member(owner_id, consumer, session);
+    CALL require_member(owner_id, consumer, session);
     SET present_term = (
         SELECT l.term FROM leaders AS l
         WHERE l.subscription_id = owner_id AND l.term = term AND l.session = UNHEX(REPLACE(session, '-', ''))
@@ -144,7 +144,7 @@ READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
     CALL refuse_serializable('assignment_of()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     SELECT l.decided_in AS term, l.holders FROM leaders AS l WHERE l.subscription_id = owner_id;
 END;
 
@@ -180,7 +180,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('mark_low_water()');
     CALL require_read_committed('mark_low_water()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL require_stream(owner_id);
     IF places <> COALESCE(JSON_LENGTH(lease_epochs), 0) OR places <> COALESCE(JSON_LENGTH(positions), 0) THEN
         CALL refuse('PS006', 'each partition needs one lease_epoch and one position');
@@ -222,7 +222,7 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     {{on error: CALL undo_call()}}
     CALL begin_call('note_archive_reads()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL require_stream(owner_id);
     SET done = FALSE;
     OPEN given;
@@ -246,7 +246,7 @@ BEGIN
     DECLARE owner_id BIGINT;
     {{on error: CALL undo_call()}}
     CALL begin_call('withdraw_archive_reads()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL require_stream(owner_id);
     DELETE a FROM archive_readers AS a
     JOIN JSON_TABLE(partition_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS p ON p.id = a.partition_id

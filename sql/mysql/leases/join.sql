@@ -66,7 +66,7 @@ BEGIN
     DECLARE blocked INT;
     {{on error: CALL undo_call()}}
     CALL begin_call('leave()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     SET member = (
         SELECT c.id FROM consumers AS c
         WHERE c.subscription_id = owner_id AND c.id = consumer AND c.session = UNHEX(REPLACE(session, '-', ''))

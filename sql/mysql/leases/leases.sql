@@ -37,7 +37,7 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     {{on error: CALL undo_call()}}
     CALL begin_call('release()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     OPEN given;
     lease: LOOP
         FETCH given INTO part_id, given_epoch;

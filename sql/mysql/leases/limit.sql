@@ -1,3 +1,5 @@
+-- By design: on MySQL a time limit stays with the session; on PostgreSQL it ends with the transaction.
+
 -- name: lift_limit
 -- Restores the session's own time limit, if it still has the one that a call set for the transaction in which it had
 -- locked a lease row. It is called after the end of that transaction on MySQL, where the limit belongs to the

@@ -50,7 +50,7 @@ BEGIN
     DECLARE present INT;
     CALL refuse_serializable('list_bookmarks()');
     IF of_topic IS NOT NULL THEN
-        CALL find_topic(of_topic, only_id);
+        CALL require_topic(of_topic, only_id);
     END IF;
     SELECT MAX(h.history) INTO present FROM histories AS h;
     SELECT t.address AS topic, b.name, p.number AS `partition`, b.position, b.history,
@@ -73,14 +73,14 @@ BEGIN
     DECLARE parts CURSOR FOR SELECT p.id FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     CALL refuse_serializable('bookmark_positions()');
-    CALL find_topic(topic, source_id);
+    CALL require_topic(topic, source_id);
     OPEN parts;
     part: LOOP
         FETCH parts INTO part_id;
         IF done THEN
             LEAVE part;
         END IF;
-        CALL find_bookmarked(part_id, name, wanted);
+        CALL bookmarked(part_id, name, wanted);
         SET found_positions = JSON_SET(found_positions, CONCAT('$."', part_id, '"'), wanted);
     END LOOP;
     CLOSE parts;

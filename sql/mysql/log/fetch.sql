@@ -9,7 +9,7 @@ BEGIN
     DECLARE found INT;
     DECLARE is_below BOOLEAN;
     CALL refuse_serializable('fetch()');
-    CALL find_partition(topic, `partition`, source);
+    CALL require_partition(topic, `partition`, source);
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 100000
         OR from_sequence IS NULL OR from_sequence NOT BETWEEN 1 AND 1000000000000000000 THEN
         CALL refuse('PS006', CONCAT('cannot fetch ', COALESCE(max_events, 'NULL'), ' events from sequence ',
@@ -46,7 +46,7 @@ BEGIN
     DECLARE name VARCHAR(4000);
     DECLARE is_below BOOLEAN;
     CALL refuse_serializable('fetch_plan()');
-    CALL find_partition(topic, `partition`, source);
+    CALL require_partition(topic, `partition`, source);
     IF NOT COALESCE(max_events BETWEEN 1 AND 1000000000000000000
                     AND from_sequence BETWEEN 1 AND 1000000000000000000, FALSE) THEN
         CALL refuse('PS006', CONCAT('a plan of ', COALESCE(max_events, 'NULL'), ' events from sequence ',
@@ -110,7 +110,7 @@ BEGIN
     DECLARE present INT;
     CALL refuse_serializable('high_watermarks()');
     SELECT MAX(h.history) INTO present FROM histories AS h;
-    CALL find_topic(topic, owner_id);
+    CALL require_topic(topic, owner_id);
     SELECT p.number AS `partition`, p.low_sequence, COALESCE((
             SELECT c.first_sequence + c.event_count - 1
             FROM chunks AS c
@@ -129,6 +129,6 @@ READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
     CALL refuse_serializable('low_sequences()');
-    CALL find_topic(topic, source_id);
+    CALL require_topic(topic, source_id);
     SELECT p.number AS `partition`, p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number;
 END;

@@ -7,9 +7,9 @@ BEGIN
     DECLARE source, checked BIGINT;
     DECLARE log_epoch INT;
     CALL refuse_serializable('lsn_of()');
-    CALL find_partition(topic, `partition`, source);
+    CALL require_partition(topic, `partition`, source);
     CALL find_log_epoch_at(source, sequence, log_epoch);
-    CALL find_lsn(CONCAT(log_epoch, '.', sequence), log_epoch, checked);
+    CALL parse_lsn(CONCAT(log_epoch, '.', sequence), log_epoch, checked);
     SELECT CONCAT(log_epoch, '.', sequence) AS lsn, log_epoch;
 END;
 
@@ -21,8 +21,8 @@ READS SQL DATA
 BEGIN
     DECLARE source, given_sequence BIGINT;
     CALL refuse_serializable('sequence_of()');
-    CALL find_partition(topic, `partition`, source);
-    CALL find_checked_sequence(source, lsn, given_sequence);
+    CALL require_partition(topic, `partition`, source);
+    CALL require_sequence(source, lsn, given_sequence);
     SELECT given_sequence AS sequence;
 END;
 
@@ -34,11 +34,11 @@ READS SQL DATA
 BEGIN
     DECLARE source_id, wanted BIGINT;
     CALL refuse_serializable('position_at()');
-    CALL find_partition(topic, `partition`, source_id);
+    CALL require_partition(topic, `partition`, source_id);
     IF since IS NULL THEN
         CALL refuse('PS006', 'the time is NULL');
     END IF;
-    CALL find_position_before(source_id, since, wanted);
+    CALL position_before(source_id, since, wanted);
     SELECT wanted AS `position`;
 END;
 
@@ -52,11 +52,11 @@ BEGIN
     DECLARE source_id, wanted, epoch_begins, epoch_ends BIGINT;
     DECLARE in_epoch INT;
     CALL refuse_serializable('locate_time()');
-    CALL find_partition(topic, `partition`, source_id);
+    CALL require_partition(topic, `partition`, source_id);
     IF since IS NULL THEN
         CALL refuse('PS006', 'the time is NULL');
     END IF;
-    CALL find_position_since(source_id, since, wanted, in_epoch);
+    CALL position_since(source_id, since, wanted, in_epoch);
     IF wanted IS NULL AND in_epoch IS NULL THEN
         CALL refuse('PS016', CONCAT('events sequenced since ', since, ' were dropped, and no seal says which'));
     END IF;

@@ -1,3 +1,5 @@
+-- By design: the sequencers find their events differently, so an idle one asks differently too.
+
 -- name: sequence
 -- One pass of the sequencer: gives committed events their sequences. It never waits for an open transaction; an event
 -- that commits late comes with the next pass. Each pass looks for all late blocks, because a transaction that began

@@ -1,3 +1,5 @@
+-- By design: only MySQL has a floor below which every block of ids is settled.
+
 -- name: settle_blocks
 -- Raises the floor as far as it goes, for clean: a pass does so only occasionally. Returns whether another
 -- session is sequencing. Raises PS018.

@@ -49,7 +49,7 @@ BEGIN
         SELECT p.id, p.number FROM partitions AS p WHERE p.topic_id = owner_id ORDER BY p.number;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     CALL refuse_serializable('sequence_gaps()');
-    CALL find_topic(topic, owner_id);
+    CALL require_topic(topic, owner_id);
     OPEN parts;
     part: LOOP
         FETCH parts INTO part_id, part_number;

@@ -1,3 +1,5 @@
+-- By design: MySQL's fast way for plain events takes packed bytes; PostgreSQL's is publish_columns.
+
 -- name: publish_packed
 -- Publishes many plain events, in order: the fast way of a program's publish_batch. Of each event, heads holds 90
 -- characters: the number of its topic in addresses (a JSON array; 5 characters), its partition (5), then

@@ -6,7 +6,7 @@ BEGIN
     DECLARE owner_id BIGINT;
     {{on error: CALL undo_call()}}
     CALL begin_call('set_backpressure()');
-    CALL find_topic_for(topic, 'operate', owner_id);
+    CALL require_topic_for(topic, 'operate', owner_id);
     IF max_events < 1 OR max_bytes < 1 THEN
         CALL refuse('PS006', CONCAT('the limits cannot be ', COALESCE(max_events, 'no'), ' events and ',
                                     COALESCE(max_bytes, 'no'), ' bytes'));

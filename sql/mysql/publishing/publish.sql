@@ -47,7 +47,7 @@ publish: BEGIN
         CALL refuse(LEFT(problem, 5), CONCAT('event for topic "', COALESCE(topic, 'NULL'), '": ', SUBSTR(problem, 7)));
     END IF;
     IF event_id IS NULL THEN
-        CALL make_event_id(id);
+        CALL new_event_id(id);
     ELSE
         -- This does not use the pattern of event_problem, which takes 30 microseconds.
         BEGIN

@@ -22,7 +22,7 @@ BEGIN
         CALL refuse('PS006', CONCAT('cannot receive ', COALESCE(max_events, 'NULL'), ' events for ', visibility_seconds,
                                     ' seconds'));
     END IF;
-    CALL find_paused(owner_id, paused);
+    CALL is_paused(owner_id, paused);
     IF NOT paused THEN
         SET own_token = RANDOM_BYTES(16),
             ends = UTC_TIMESTAMP(6) + INTERVAL ROUND(visibility_seconds * 1e6) MICROSECOND;

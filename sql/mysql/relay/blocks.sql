@@ -12,7 +12,7 @@ BEGIN
     DECLARE was_open, is_below BOOLEAN;
     {{on error: CALL undo_call()}}
     CALL begin_call('open_block()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     SET start = current_position(owner_id, partition_id) + 1;
     CALL find_open_block(owner_id, partition_id, start, block);
@@ -45,7 +45,7 @@ BEGIN
     DECLARE was_open, is_below BOOLEAN;
     {{on error: CALL undo_call()}}
     CALL begin_call('open_cold_block()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     CALL note_archive_reader(owner_id, partition_id, lease_epoch);
     SET start = current_position(owner_id, partition_id) + 1;

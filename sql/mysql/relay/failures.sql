@@ -10,7 +10,7 @@ BEGIN
     DECLARE failed INT;
     {{on error: CALL undo_call()}}
     CALL begin_call('relay_failure()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     SELECT 1 + COUNT(*) INTO failed FROM relay_failures AS f WHERE f.block_id = block_id;
     INSERT INTO relay_failures (block_id, attempt, error) VALUES (block_id, failed, LEFT(error, 2000));
@@ -31,7 +31,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('dead_letter()');
     SELECT MAX(h.history) INTO present FROM histories AS h;
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     INSERT INTO dead_letters (
         subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,

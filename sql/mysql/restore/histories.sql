@@ -27,7 +27,7 @@ BEGIN
     DECLARE owner_id BIGINT;
     DECLARE later, recorded BIGINT;
     CALL refuse_serializable('history_starts_of()');
-    CALL find_topic(topic, owner_id);
+    CALL require_topic(topic, owner_id);
     SELECT COUNT(*) INTO later FROM histories AS h WHERE h.history > history;
     SELECT COUNT(DISTINCT s.history) INTO recorded FROM history_starts AS s WHERE s.history > history;
     SELECT p.number AS `partition`,

@@ -28,7 +28,7 @@ BEGIN
                                     COALESCE(LEFT(source, 30), ''), '"'));
     END IF;
     IF subscription IS NOT NULL THEN
-        CALL find_subscription(subscription, owner_id);
+        CALL require_subscription(subscription, owner_id);
     END IF;
     SELECT MAX(h.history) INTO present FROM histories AS h;
     CALL stop_reported(partition_ids, sequences, histories, owner_id, present, source, known);

@@ -1,3 +1,5 @@
+-- By design: a slice is a table of its own on PostgreSQL, and a partition that only a program can drop on MySQL.
+
 -- name: carry_positions
 -- Copies positions whose newest row lies in a full slice to the newest slice, so that the old one can be dropped.
 -- Returns how many. A lease that somebody holds locked is left to the next call, because its position may be about to
@@ -63,7 +65,7 @@ READS SQL DATA
 BEGIN
     DECLARE settled_id, first_position, first_block BIGINT;
     CALL refuse_serializable('droppable_slices()');
-    CALL find_settled_events(settled_id);
+    CALL settled_events(settled_id);
     SELECT COALESCE(MIN(n.id), 9223372036854775807) INTO first_position FROM newest_positions AS n;
     SET first_block = first_open_block();
     SELECT s.parent, s.slice, s.first_id, s.last_id
@@ -92,7 +94,7 @@ BEGIN
     DECLARE settled_id, expiry BIGINT;
     DECLARE share DOUBLE;
     CALL refuse_serializable('sparse_slices()');
-    CALL find_settled_events(settled_id);
+    CALL settled_events(settled_id);
     CALL find_setting('kept_share', share);
     /*!80000 SET expiry = @@SESSION.information_schema_stats_expiry, @@SESSION.information_schema_stats_expiry = 0; */
     SELECT f.slice, f.first_id, f.last_id

@@ -1,3 +1,5 @@
+-- By design: PostgreSQL puts a new table in the place of slices of the index, MySQL writes chunks again.
+
 -- name: merge_chunks
 -- Makes the index of one partition smaller. It removes chunks that no reader can read, at most 10,000 and never the
 -- newest, which carries the high watermark. It merges one run of small chunks into chunks of up to 1,000 events.

@@ -1,3 +1,5 @@
+-- By design: a slice is a table of its own on PostgreSQL, and a partition that only a program can make on MySQL.
+
 -- name: slices_ready
 -- How many ids each insert-only table can still take, for how many days that is enough at the peak rate so
 -- far (NULL: no rate is known yet), and how many slices it has. A login that does not pass the walls gets no

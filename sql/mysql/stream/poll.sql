@@ -34,7 +34,7 @@ BEGIN
         ORDER BY p.place;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     CALL refuse_serializable('poll()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     OPEN held;
     lease: LOOP
         FETCH held INTO source, from_sequence;

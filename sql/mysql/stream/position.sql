@@ -7,8 +7,8 @@ BEGIN
     DECLARE history INT;
     CALL refuse_serializable('position()');
     SELECT MAX(h.history) INTO history FROM histories AS h;
-    CALL find_subscription(subscription, owner_id);
-    CALL find_topic(topic, source_id);
+    CALL require_subscription(subscription, owner_id);
+    CALL require_topic(topic, source_id);
     SELECT p.number AS `partition`, current_position(owner_id, p.id) AS position, history AS history
     FROM partitions AS p
     WHERE p.topic_id = source_id

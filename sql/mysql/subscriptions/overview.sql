@@ -15,7 +15,7 @@ READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
     CALL refuse_serializable('describe_subscription()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL show_subscriptions(owner_id);
 END;
 

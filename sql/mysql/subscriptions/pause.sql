@@ -13,7 +13,7 @@ BEGIN
         CALL refuse('PS006', 'the reason of a pause is NULL or has more than 1,000 characters');
     END IF;
     CALL lock_subscription(subscription, owner_id);
-    CALL find_paused(owner_id, paused);
+    CALL is_paused(owner_id, paused);
     UPDATE subscriptions AS s
     SET s.paused_at = COALESCE(s.paused_at, UTC_TIMESTAMP(6)), s.paused_by = USER(), s.paused_reason = reason
     WHERE s.id = owner_id AND (s.paused_at IS NULL OR CHAR_LENGTH(reason) > 0);
@@ -30,7 +30,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('resume_subscription()');
     CALL lock_subscription(subscription, owner_id);
-    CALL find_paused(owner_id, paused);
+    CALL is_paused(owner_id, paused);
     UPDATE subscriptions AS s SET s.paused_at = NULL, s.paused_by = NULL, s.paused_reason = NULL
     WHERE s.id = owner_id;
     SELECT paused AS resumed;

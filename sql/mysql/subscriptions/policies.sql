@@ -38,7 +38,7 @@ BEGIN
     DECLARE found LONGTEXT;
     CALL refuse_serializable('policy_of()');
     CALL find_policy_scope(scope, name, of_id);
-    CALL find_policies(scope, of_id, found);
+    CALL policies_in_force(scope, of_id, found);
     SELECT f.kind, f.setting, f.value, f.source, policy_scope_name(f.source, f.source_id) AS source_name, f.version,
            f.origin
     FROM JSON_TABLE(found, '$[*]' COLUMNS (
@@ -90,7 +90,7 @@ READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
     CALL refuse_serializable('subscription_policy()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     SELECT s.policy_version, s.heartbeat_seconds, s.lease_seconds, s.release_seconds, s.target_qps, s.max_consumers,
            s.refresh_seconds, s.max_attempts, s.first_backoff_seconds, s.longest_backoff_seconds, s.jitter, s.exhausted
     FROM subscriptions AS s

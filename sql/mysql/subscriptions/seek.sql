@@ -9,10 +9,10 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('seek()');
     CALL require_read_committed('seek()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL require_stream(owner_id);
     CALL lock_topic(topic, 'read', topic_id, partitions);
-    CALL find_partition(topic, `partition`, source_id);
+    CALL require_partition(topic, `partition`, source_id);
     CALL require_reader(owner_id, topic_id, subscription, topic);
     CALL move_position(owner_id, source_id, start, wanted);
     SELECT wanted AS position;
@@ -36,10 +36,10 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('reset_subscription()');
     CALL require_read_committed('reset_subscription()');
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     CALL require_stream(owner_id);
     IF of_topic IS NOT NULL THEN
-        CALL find_topic_for(of_topic, 'consume', only_id);
+        CALL require_topic_for(of_topic, 'consume', only_id);
         CALL require_reader(owner_id, only_id, subscription, of_topic);
     END IF;
     CALL lock_topics_read(owner_id, only_id);

@@ -12,7 +12,7 @@ BEGIN
     CALL lock_names('create_namespace()', FALSE);
     CALL split_path(path, parent_path, own_name);
     IF CHAR_LENGTH(parent_path) > 0 THEN
-        CALL find_namespace(parent_path, 'operate', parent);
+        CALL require_namespace(parent_path, 'operate', parent);
     END IF;
     INSERT IGNORE INTO namespaces (parent_id, name, path) VALUES (parent, own_name, path);
     IF ROW_COUNT() = 0 THEN
@@ -36,7 +36,7 @@ BEGIN
     CALL require_path(path, 'namespace', 3998);
     CALL require_name(new_name, 'namespace');
     CALL lock_names('rename_namespace()', TRUE);
-    CALL find_namespace(path, 'operate', own);
+    CALL require_namespace(path, 'operate', own);
     CALL split_path(path, parent_path, own_name);
     SET new_path = CONCAT(LEFT(path, CHAR_LENGTH(path) - CHAR_LENGTH(own_name)), new_name);
     IF CAST(new_path AS BINARY) <> CAST(path AS BINARY) THEN
@@ -62,9 +62,9 @@ BEGIN
         CALL require_path(new_parent, 'namespace', 3998);
     END IF;
     CALL lock_names('move_namespace()', TRUE);
-    CALL find_namespace(path, 'operate', own);
+    CALL require_namespace(path, 'operate', own);
     IF CHAR_LENGTH(new_parent) > 0 THEN
-        CALL find_namespace(new_parent, 'operate', parent);
+        CALL require_namespace(new_parent, 'operate', parent);
     END IF;
     IF LEFT(CONCAT(new_parent, '/'), CHAR_LENGTH(path) + 1) = CONCAT(path, '/') THEN
         CALL refuse('PS035', CONCAT('the namespace "', LEFT(path, 70), '" cannot be moved under itself'));
@@ -92,7 +92,7 @@ BEGIN
     CALL begin_call('delete_namespace()');
     CALL require_path(path, 'namespace', 3998);
     CALL lock_names('delete_namespace()', TRUE);
-    CALL find_namespace(path, 'operate', own);
+    CALL require_namespace(path, 'operate', own);
     CALL lock_doomed(path, doomed);
     IF JSON_LENGTH(doomed) > 0 AND with_topics IS NOT TRUE THEN
         CALL refuse('PS020', CONCAT('the namespace "', LEFT(path, 60), '" holds ', JSON_LENGTH(doomed), ' topics'));

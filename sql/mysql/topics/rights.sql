@@ -11,7 +11,7 @@ BEGIN
     CALL require_verb(verb);
     CALL require_login(login);
     CALL lock_names('grant_namespace()', TRUE);
-    CALL find_namespace(namespace, 'grant', own);
+    CALL require_namespace(namespace, 'grant', own);
     INSERT INTO namespace_grants (namespace_id, login, verb, granted_by)
     VALUES (own, login, verb, USER())
     ON DUPLICATE KEY UPDATE namespace_id = VALUES(namespace_id);
@@ -32,11 +32,11 @@ BEGIN
     CALL require_path(namespace, 'namespace', 3998);
     CALL require_verb(verb);
     CALL lock_names('revoke_namespace()', TRUE);
-    CALL find_namespace(namespace, 'grant', own);
+    CALL require_namespace(namespace, 'grant', own);
     DELETE g FROM namespace_grants AS g WHERE g.namespace_id = own AND g.login = login AND g.verb = verb;
     SET was_there = ROW_COUNT() > 0;
     IF was_there THEN
-        CALL find_restricted(own, is_restricted);
+        CALL is_restricted(own, is_restricted);
         IF unrestrict IS NOT TRUE AND NOT is_restricted THEN
             CALL refuse('PS020', CONCAT('it is the last right in "', LEFT(namespace, 50),
                                         '": without it the namespace is open to all'));

@@ -13,7 +13,7 @@ BEGIN
     CALL require_strategy(strategy);
     CALL lock_names('create_topic()', FALSE);
     CALL split_path(topic, parent_path, own_name);
-    CALL find_namespace(parent_path, 'operate', parent);
+    CALL require_namespace(parent_path, 'operate', parent);
     CALL make_topic(parent, topic, partitions, strategy, created);
     IF created IS NULL THEN
         CALL refuse('PS007', CONCAT('there is already a topic "', LEFT(topic, 80), '"'));
@@ -44,7 +44,7 @@ BEGIN
     IF create_namespaces THEN
         CALL ensure_namespaces(parent_path);
     END IF;
-    CALL find_namespace(parent_path, 'operate', parent);
+    CALL require_namespace(parent_path, 'operate', parent);
     CALL find_own_topic(topic, own, own_partitions, own_strategy);
     IF own IS NULL THEN
         CALL make_topic(parent, topic, partitions, strategy, own);
@@ -80,7 +80,7 @@ BEGIN
     CALL lock_names('rename_topic()', TRUE);
     CALL lock_topic(topic, 'operate', own, topic_partitions);
     CALL split_path(topic, parent_path, own_name);
-    CALL find_namespace(parent_path, 'operate', parent);
+    CALL require_namespace(parent_path, 'operate', parent);
     CALL place_topic(own, topic, parent, CONCAT(parent_path, '/', new_name));
     CALL end_call();
 END;
@@ -99,7 +99,7 @@ BEGIN
     CALL require_path(namespace, 'namespace', 3998);
     CALL lock_names('move_topic()', TRUE);
     CALL lock_topic(topic, 'operate', own, topic_partitions);
-    CALL find_namespace(namespace, 'operate', parent);
+    CALL require_namespace(namespace, 'operate', parent);
     CALL split_path(topic, parent_path, own_name);
     CALL place_topic(own, topic, parent, CONCAT(namespace, '/', own_name));
     CALL end_call();
@@ -181,7 +181,7 @@ READS SQL DATA
 BEGIN
     DECLARE own_id BIGINT;
     CALL refuse_serializable('describe_topic()');
-    CALL find_topic(topic, own_id);
+    CALL require_topic(topic, own_id);
     SELECT t.partitions, t.strategy, t.max_payload_bytes, t.max_unsequenced_events, t.max_unsequenced_bytes,
            t.restricted, (
                SELECT COUNT(s.topic_id) FROM subscription_topics AS s

@@ -128,7 +128,7 @@ BEGIN
             SELECT d.id
             FROM dead_letters AS d
             WHERE d.subscription_id = owner.id AND d.died_at < owner.before AND NOT d.parked AND d.redriven_at IS NULL
-              AND hold_over(d.partition_id, d.sequence, d.sequence) IS NULL
+              AND find_hold_over(d.partition_id, d.sequence, d.sequence) IS NULL
             ORDER BY d.died_at
             LIMIT max_rows - total
             FOR UPDATE SKIP LOCKED

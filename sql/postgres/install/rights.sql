@@ -1,3 +1,5 @@
+-- By design: a GRANT commits on MySQL, so the program makes it, and the roles are recorded.
+
 -- name: function_roles
 -- Which of the roles may call which function. Only the owner may call a function that is not named here. The
 -- operator may call all functions that are. Add each new public function here; it has to be SECURITY DEFINER

@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION "join"(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
-    topic_ids bigint[] := listed_topics(owner, topics);
+    topic_ids bigint[] := require_listed(owner, topics);
     present consumers%ROWTYPE;
     now timestamptz;
 BEGIN

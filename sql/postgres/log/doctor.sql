@@ -1,3 +1,5 @@
+-- By design: on MySQL the doctor reads the server's own tables, see calls/doctor.sql.
+
 -- name: sequencer_state
 -- How long the oldest committed event waits for its sequence and how many do (counted up to 10,000), how long ago a
 -- pass was made, and which session has locked the sequencer's row, and for how long.

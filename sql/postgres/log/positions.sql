@@ -7,7 +7,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     source bigint := require_partition(topic, partition);
 BEGIN
-    log_epoch := log_epoch_at(source, lsn_of.sequence);
+    log_epoch := find_log_epoch_at(source, lsn_of.sequence);
     lsn := format('%s.%s', log_epoch, lsn_of.sequence);
     PERFORM parse_lsn(lsn);
     RETURN NEXT;
@@ -22,7 +22,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     source bigint := require_partition(topic, partition);
 BEGIN
-    RETURN checked_sequence(source, lsn);
+    RETURN require_sequence(source, lsn);
 END
 $$;
 

@@ -1,3 +1,5 @@
+-- By design: MySQL has no NOTIFY.
+
 -- name: announce
 -- Tells listening consumers, when the transaction commits, which partitions grew: in one NOTIFY of at most 4,000
 -- bytes, else it says "all". It sends none while the queue of notices is more than half full, because a full queue

@@ -1,3 +1,5 @@
+-- By design: MySQL has no COPY.
+
 -- name: prepare_bulk
 -- Makes the caller's temporary table for COPY. It belongs to Penstock's owner, so that publish_bulk, which runs with
 -- the owner's rights, never reads a table that carries the code of another user.

@@ -1,3 +1,5 @@
+-- By design: PostgreSQL's fast way for plain events takes arrays; MySQL's is publish_packed.
+
 -- name: publish_columns
 -- Publishes plain events of one topic in array order, all or nothing, at less than publish_batch costs: nothing is
 -- joined or sorted. types and content_types may be NULL: then every event has type and content_type. Returns how

@@ -20,7 +20,7 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     PERFORM hold_leases(owner, consumer, ARRAY[open_block.partition_id], ARRAY[open_block.lease_epoch]);
-    SELECT * INTO block FROM open_block_of(owner.id, open_block.partition_id);
+    SELECT * INTO block FROM find_open_block(owner.id, open_block.partition_id);
     was_open := block.id IS NOT NULL;
     start := current_position(owner.id, open_block.partition_id) + 1;
     -- This holds for an open block too: nothing is sent from a stopped partition.
@@ -67,7 +67,7 @@ BEGIN
         owner, consumer, ARRAY[open_cold_block.partition_id], ARRAY[open_cold_block.lease_epoch]);
     PERFORM note_archive_reads(
         subscription, ARRAY[open_cold_block.partition_id], ARRAY[open_cold_block.lease_epoch]);
-    SELECT * INTO block FROM open_block_of(owner.id, open_cold_block.partition_id);
+    SELECT * INTO block FROM find_open_block(owner.id, open_cold_block.partition_id);
     was_open := block.id IS NOT NULL;
     start := current_position(owner.id, open_cold_block.partition_id) + 1;
     PERFORM require_readable(open_cold_block.partition_id, GREATEST(low, start), owner.id);

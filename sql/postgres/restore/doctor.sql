@@ -1,3 +1,5 @@
+-- By design: only PostgreSQL's log knows its cluster by functions that a server may refuse.
+
 -- name: untold_identity
 -- What the log cannot learn of its server, because the server refuses these functions to the owner of the schema:
 -- 'cluster' or 'timeline'.

@@ -1,3 +1,5 @@
+-- By design: on MySQL the doctor reads the server's own tables, see calls/doctor.sql.
+
 -- name: storage_shortage
 -- The insert-only tables with storage for less than the given number of days at the highest rate so far, or with so
 -- few ids left that a burst may use them up. For the delayed events, days counts what is ready beyond the longest

@@ -1,3 +1,5 @@
+-- By design: a slice is a table of its own on PostgreSQL, and a partition that only a program can drop on MySQL.
+
 -- name: keep_events
 -- Copies what is still needed of a slice of events into a slice of events_kept, under the same ids, when it is less
 -- than the share kept_share of it. Then the slice can be dropped, and one slow subscription does not keep the events

@@ -1,3 +1,5 @@
+-- By design: PostgreSQL puts a new table in the place of slices of the index, MySQL writes chunks again.
+
 -- name: merge_chunks
 -- Fills the table chunks_merged with what is needed of some full slices of the index, in chunks of up to 1,000
 -- events. Returns the range of ids, or no row when there is nothing to merge. It takes no lock that other sessions

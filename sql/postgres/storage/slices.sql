@@ -1,3 +1,5 @@
+-- By design: a slice is a table of its own on PostgreSQL, and a partition that only a program can make on MySQL.
+
 -- name: ensure_slices
 -- Keeps every insert-only table ready for far more rows than it holds. Returns how many slices were added.
 -- The installation, the sequencer's worker and clean call it, one at a time. A table that is locked is left

@@ -122,7 +122,7 @@ BEGIN
     ELSIF resize_topic.partitions = own.partitions THEN
         RETURN own.partitions;
     END IF;
-    readers := readers_of(ARRAY[own.id]);
+    readers := lock_readers(ARRAY[own.id]);
     PERFORM hold_sequencer();
     PERFORM add_partitions(own.id, own.partitions, resize_topic.partitions);
     UPDATE topics AS t SET partitions = resize_topic.partitions WHERE t.id = own.id;

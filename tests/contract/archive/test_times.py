@@ -24,7 +24,7 @@ from tests.kit.stream import STREAM, SUBSCRIPTION
 LATE: Guard = {
     "postgres": ("seal", "sequenced_until(source_id, start, last)", "clock_timestamp()"),
     "mysql": (
-        "find_sequenced_until",
+        "sequenced_until",
         "SELECT MAX(c.sequenced_at) INTO until",
         "SELECT UTC_TIMESTAMP(6) + INTERVAL 0 * MAX(c.event_count) SECOND INTO until",
     ),
@@ -32,7 +32,7 @@ LATE: Guard = {
 #: The last log epoch that reaches the time is taken.
 SKIPS: Guard = {
     "postgres": ("position_since", "ORDER BY e.sequenced_until,", "ORDER BY e.log_epoch DESC,"),
-    "mysql": ("find_position_since", "ORDER BY e.sequenced_until,", "ORDER BY e.log_epoch DESC,"),
+    "mysql": ("position_since", "ORDER BY e.sequenced_until,", "ORDER BY e.log_epoch DESC,"),
 }
 
 

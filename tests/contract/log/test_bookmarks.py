@@ -37,11 +37,11 @@ FORGETS_WHAT_IS_LOST: Guard = {
 }
 BELIEVES_ALL: Guard = {
     "postgres": ("bookmarked", "OR placed.position > high_watermark(placed.partition_id)", ""),
-    "mysql": ("find_bookmarked", "OR wanted > watermark", ""),
+    "mysql": ("bookmarked", "OR wanted > watermark", ""),
 }
 BELIEVES_THE_FUTURE: Guard = {
     "postgres": ("bookmarked", "OR placed.history > current_history()", ""),
-    "mysql": ("find_bookmarked", "OR placed_in > present", ""),
+    "mysql": ("bookmarked", "OR placed_in > present", ""),
 }
 
 

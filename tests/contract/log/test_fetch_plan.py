@@ -185,14 +185,14 @@ def test_positions_tell_their_log_epoch(db: ContractDatabase) -> None:
 
 
 LSN_EPOCH: Guard = {
-    "postgres": ("checked_sequence", "IF given.log_epoch > 0 AND", "IF false AND"),
-    "mysql": ("find_checked_sequence", "IF given_epoch > 0 AND", "IF FALSE AND"),
+    "postgres": ("require_sequence", "IF given.log_epoch > 0 AND", "IF false AND"),
+    "mysql": ("require_sequence", "IF given_epoch > 0 AND", "IF FALSE AND"),
 }
 
 
 @pytest.mark.parametrize("lsn", ["1.11", "2.10", "3.21", "7.1"])
 def test_a_position_of_another_log_epoch_is_refused(db: ContractDatabase, lsn: str) -> None:
-    """Guard: the comparison in checked_sequence, and its mutant."""
+    """Guard: the comparison in require_sequence, and its mutant."""
     own = db.connect()
     filled(own)
     with pytest.raises(EpochError, match="not in log epoch"):

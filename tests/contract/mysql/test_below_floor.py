@@ -149,14 +149,14 @@ def test_without_that_the_next_one_is_below_too(mysql_db: MySQLDatabase) -> None
 def _settled_block(db: MySQLDatabase) -> tuple[int, int]:
     """Up to where clean may drop, and the block that waits."""
     own = _set_back(db)
-    sql(own, "CALL penstock.find_settled_events(@settled)")
+    sql(own, "CALL penstock.settled_events(@settled)")
     ((settled,),) = database.execute(own, "SELECT @settled DIV 256")
     ((waits,),) = db.run("SELECT block FROM penstock.pending")
     return settled, waits
 
 
 def test_clean_drops_nothing_that_waits(mysql_db: MySQLDatabase) -> None:
-    """Guard: find_settled_events asks pending, before any pass has looked."""
+    """Guard: settled_events asks pending, before any pass has looked."""
     settled, waits = _settled_block(mysql_db)
     assert settled <= waits
 
@@ -164,7 +164,7 @@ def test_clean_drops_nothing_that_waits(mysql_db: MySQLDatabase) -> None:
 def test_without_that_it_may(mysql_db: MySQLDatabase) -> None:
     """Mutant: all below the floor except the late blocks."""
     asked = "FROM pending AS p WHERE p.event_count > 0"
-    mysql_db.without_guard("find_settled_events", asked, "FROM pending AS p WHERE FALSE")
+    mysql_db.without_guard("settled_events", asked, "FROM pending AS p WHERE FALSE")
     settled, waits = _settled_block(mysql_db)
     assert settled > waits
 

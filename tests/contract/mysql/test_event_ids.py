@@ -20,7 +20,7 @@ UUID = "0190163d-8694-739b-aea5-966c26f8ad91"
 GOOD = (UUID, UUID.upper(), UUID.replace("-", ""))
 BAD = ("ab" * 18, "x" * 36, "xxx", "", UUID + "0", UUID[:-1], UUID[:-1] + "g", UUID[:-1] + "\n")
 #: Without the look at event ids: the engine's own error comes after the numbers were taken.
-UNSEEN = ("refuse_bad_event", "OR i.event_id IS NOT NULL AND", "OR FALSE AND")
+UNSEEN = ("require_events", "OR i.event_id IS NOT NULL AND", "OR FALSE AND")
 PUT_BACK = "        CALL undo_call();\n        DO LAST_INSERT_ID(id_before);"
 
 

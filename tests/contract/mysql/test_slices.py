@@ -131,7 +131,7 @@ def test_an_open_publisher_keeps_its_slice(mysql_db: MySQLDatabase, own: Any) ->
 def test_without_the_late_blocks_it_loses_its_event(mysql_db: MySQLDatabase, own: Any) -> None:
     """Mutant: everything below the floor is taken for done."""
     mysql_db.without_guard(
-        "find_settled_events",
+        "settled_events",
         "COALESCE((SELECT MIN(l.block) * 256 FROM late_blocks AS l), 9223372036854775807)",
         "9223372036854775807",
     )

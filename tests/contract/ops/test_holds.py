@@ -40,7 +40,7 @@ NO_HOLD: Guard = {
     "mysql": ("retention_hold", "WHEN held_by IS NOT NULL", "WHEN FALSE"),
 }
 ANY_RANGE: Guard = {
-    "postgres": ("hold_over", "AND h.first_sequence <= hold_over.last_sequence", ""),
+    "postgres": ("find_hold_over", "AND h.first_sequence <= find_hold_over.last_sequence", ""),
     "mysql": ("find_hold_over", "AND h.first_sequence <= last_sequence", ""),
 }
 NO_HOLD_OF_TOPICS: Guard = {

@@ -51,7 +51,7 @@ NO_TARGET: Guard = {
 HELD_LETTERS: Guard = {
     "postgres": (
         "expire_dead_letters",
-        "AND hold_over(d.partition_id, d.sequence, d.sequence) IS NULL",
+        "AND find_hold_over(d.partition_id, d.sequence, d.sequence) IS NULL",
         "",
     ),
     "mysql": ("find_expired_letters", "AND h.first_sequence <= d.sequence", "AND FALSE"),

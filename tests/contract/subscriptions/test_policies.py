@@ -75,7 +75,7 @@ LOCKS_SCOPE: Guard = {
     "mysql": (
         "lock_policy_scope",
         "CALL lock_subscription(of_name, scope_id);",
-        "CALL find_subscription(of_name, scope_id);",
+        "CALL require_subscription(of_name, scope_id);",
     ),
 }
 #: What of the migration looks after the times that were configured before it.

@@ -52,7 +52,7 @@ SECOND = "tests/second"
 
 IGNORES_WHAT_IS_GONE: Guard = {
     "postgres": ("position_since", "IF wanted < low_sequence OR (", "IF false AND ("),
-    "mysql": ("find_position_since", "IF first_wanted < low OR", "IF FALSE AND"),
+    "mysql": ("position_since", "IF first_wanted < low OR", "IF FALSE AND"),
 }
 CHECK_INS_GO_ON: Guard = {
     "postgres": ("check_in", "IF is_paused(owner.id) THEN", "IF false THEN"),

@@ -200,7 +200,7 @@ def test_a_hidden_topic_is_as_one_that_is_not_there(tenants: Tenants, us: str, t
 def test_a_hidden_namespace_is_as_one_that_is_not_there(
     tenants: Tenants, us: str, they: str
 ) -> None:
-    """Guard: has_right in require_namespace, on MySQL in find_namespace."""
+    """Guard: has_right in require_namespace, on MySQL in require_namespace."""
     kinds = _each_is_hidden(tenants, us, BY_NAMESPACE, "theirs", "nobody")
     assert kinds == {NamespaceNotFound}
 

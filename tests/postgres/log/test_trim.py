@@ -243,7 +243,7 @@ def _an_open_block(connection: Connection) -> None:
 def test_an_open_block_keeps_its_slice_and_its_failures(
     connection: Connection, database_url: str
 ) -> None:
-    """Guard: open_block_of in first_needed; when its end is committed, both slices go."""
+    """Guard: find_open_block in first_needed; when its end is committed, both slices go."""
     _an_open_block(connection)
     assert drop_slices(database_url) == []
     connection.execute("SELECT penstock.seek(%s, %s, 0, '10')", (READER, TOPIC))
@@ -256,7 +256,7 @@ def test_without_it_an_open_block_is_forgotten(connection: Connection) -> None:
     without_guard(
         connection,
         "first_needed",
-        "min((open_block_of(l.subscription_id, l.partition_id)).id)",
+        "min((find_open_block(l.subscription_id, l.partition_id)).id)",
         "NULL::bigint",
     )
     _an_open_block(connection)

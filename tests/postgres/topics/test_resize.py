@@ -29,7 +29,7 @@ OLD, NEW = partition_of(KEY, 2), partition_of(KEY, 8)
 
 NOT_LOCKED = ("lock_topic", "FOR NO KEY UPDATE;", ";")
 NOT_HELD = ("hold_sequencer", "PERFORM FROM sequencer FOR UPDATE;", "")
-READERS_NOT_LOCKED = ("readers_of", "FOR KEY SHARE", "")
+READERS_NOT_LOCKED = ("lock_readers", "FOR KEY SHARE", "")
 
 
 def test_a_publisher_is_open_across_a_resize(connection: Connection, database_url: str) -> None:
@@ -233,7 +233,7 @@ def _resize_while_unsubscribing(connection: Connection, url: str) -> dict[str, o
 
 
 def test_a_subscription_that_goes_gets_nothing(connection: Connection, database_url: str) -> None:
-    """Guard: readers_of locks the subscriptions."""
+    """Guard: lock_readers locks the subscriptions."""
     assert _resize_while_unsubscribing(connection, database_url) == {}
 
 

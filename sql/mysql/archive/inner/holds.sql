@@ -31,7 +31,7 @@ CREATE PROCEDURE require_hold_range(topic LONGTEXT, number INT, first_sequence B
 BEGIN
     DECLARE part_id BIGINT;
     IF number IS NOT NULL THEN
-        CALL find_partition_for(topic, number, 'operate', part_id);
+        CALL require_partition_for(topic, number, 'operate', part_id);
     ELSEIF first_sequence IS NOT NULL OR last_sequence IS NOT NULL THEN
         CALL refuse('PS006', 'a legal hold on sequences without a partition: name the partition');
     END IF;

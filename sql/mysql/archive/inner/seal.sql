@@ -40,10 +40,10 @@ BEGIN
     SET checksum = SHA2(digests, 256);
 END;
 
--- name: find_sequenced_until
+-- name: sequenced_until
 -- A time after which no event of a range, or before it, was sequenced: that of the newest event in its chunks of the
 -- index, or that of the log epoch before.
-CREATE PROCEDURE find_sequenced_until(part_id BIGINT, start BIGINT, last BIGINT, OUT until DATETIME(6))
+CREATE PROCEDURE sequenced_until(part_id BIGINT, start BIGINT, last BIGINT, OUT until DATETIME(6))
 READS SQL DATA
 BEGIN
     DECLARE before_it DATETIME(6);

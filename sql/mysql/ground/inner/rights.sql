@@ -32,10 +32,10 @@ BEGIN
     RETURN found;
 END;
 
--- name: find_restricted
+-- name: is_restricted
 -- Whether a namespace is restricted: a right was given on it or on a namespace above it. It uses locking reads: the
 -- caller has locked the tree of names, and its snapshot may be older than that lock.
-CREATE PROCEDURE find_restricted(of_namespace BIGINT, OUT is_restricted BOOLEAN)
+CREATE PROCEDURE is_restricted(of_namespace BIGINT, OUT is_restricted BOOLEAN)
 BEGIN
     DECLARE here BIGINT DEFAULT of_namespace;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET here = 0;

@@ -1,3 +1,5 @@
+-- By design: a GRANT commits on MySQL, so the program makes it, and the roles are recorded.
+
 -- name: find_bad_roles
 -- One of the five roles that does not exist, and one that is a user who can log in.
 CREATE PROCEDURE find_bad_roles(OUT missing VARCHAR(80), OUT strong VARCHAR(80))

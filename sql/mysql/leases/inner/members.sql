@@ -1,6 +1,6 @@
--- name: lock_member
+-- name: require_member
 -- Locks a live member of a subscription whose row the caller has locked; raises PS014.
-CREATE PROCEDURE lock_member(owner_id BIGINT, consumer VARCHAR(255), session CHAR(36))
+CREATE PROCEDURE require_member(owner_id BIGINT, consumer VARCHAR(255), session CHAR(36))
 BEGIN
     DECLARE member VARCHAR(255);
     SET member = (

@@ -21,7 +21,7 @@ BEGIN
                 LEAVE topic;
             END IF;
             CALL require_address(address);
-            CALL find_topic_for(address, 'consume', topic_id);
+            CALL require_topic_for(address, 'consume', topic_id);
             CALL require_reader(owner_id, topic_id, subscription, address);
         END LOOP;
         CLOSE given;

@@ -1,3 +1,5 @@
+-- By design: PostgreSQL numbers what is in a tick, MySQL what it has claimed of the waiting blocks.
+
 -- name: append_chunks
 -- Numbers the batch per partition and appends it to the index of the log in chunks of at most 1,000. Events of a
 -- deleted topic are only counted. Returns how many events got a sequence, and the partitions that grew. The query for

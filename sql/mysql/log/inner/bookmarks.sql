@@ -1,6 +1,6 @@
--- name: find_bookmarked
+-- name: bookmarked
 -- The position of a bookmark in a partition; 0 in a partition that was added after it was placed. Raises PS021, PS029.
-CREATE PROCEDURE find_bookmarked(of_partition BIGINT, name LONGTEXT, OUT wanted BIGINT)
+CREATE PROCEDURE bookmarked(of_partition BIGINT, name LONGTEXT, OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE source_id, watermark BIGINT;
@@ -41,7 +41,7 @@ BEGIN
         IF done THEN
             LEAVE part;
         END IF;
-        CALL find_start(part_id, start, wanted);
+        CALL start_position(part_id, start, wanted);
         INSERT INTO bookmarks (topic_id, name, partition_id, position, history, placed_at, placed_by)
         VALUES (source_id, name, part_id, wanted, present, UTC_TIMESTAMP(6), user_part(USER()));
     END LOOP;

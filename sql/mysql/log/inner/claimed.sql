@@ -1,3 +1,5 @@
+-- By design: MySQL's sequencer claims the blocks that wait; PostgreSQL's works on the differences between snapshots.
+
 -- name: claim_blocks
 -- Puts what was published and committed into the session's table claimed: the late blocks and those above the floor,
 -- in order, with together at least wanted events if there are as many. is_all says that nothing was left. It is one

@@ -1,3 +1,5 @@
+-- By design: only MySQL has a floor below which every block of ids is settled.
+
 -- name: settle_block
 -- Decides whether a block that the log does not hold can still come. If its row is locked, or was committed just now,
 -- the block is recorded as late. If there is no row, its publisher rolled back, or has taken the number and not yet

@@ -1,3 +1,5 @@
+-- By design: on PostgreSQL unnest splits the chunks; MySQL has views for it.
+
 -- name: logged_ids
 -- The index of the log with its chunks split: a row for each sequence, with the id of its event. first_sequence,
 -- event_count, first_id and last_id are those of the chunk. A reader gives bounds for first_sequence as well as for

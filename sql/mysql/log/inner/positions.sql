@@ -1,7 +1,7 @@
--- name: find_lsn
+-- name: parse_lsn
 -- The log epoch and the sequence that a position of the log (LSN) is made of, as text 'log_epoch.sequence'. Log epoch 0
 -- stands for events that were not sealed yet. Raises PS006.
-CREATE PROCEDURE find_lsn(lsn LONGTEXT, OUT log_epoch INT, OUT sequence BIGINT)
+CREATE PROCEDURE parse_lsn(lsn LONGTEXT, OUT log_epoch INT, OUT sequence BIGINT)
 NO SQL
 BEGIN
     DECLARE epoch_part, sequence_part DECIMAL(20) DEFAULT -1;
@@ -29,13 +29,13 @@ BEGIN
     LIMIT 1;
 END;
 
--- name: find_checked_sequence
+-- name: require_sequence
 -- The same for the id of a partition. Raises PS006, PS019.
-CREATE PROCEDURE find_checked_sequence(of_partition BIGINT, lsn LONGTEXT, OUT given_sequence BIGINT)
+CREATE PROCEDURE require_sequence(of_partition BIGINT, lsn LONGTEXT, OUT given_sequence BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE given_epoch, present_epoch INT;
-    CALL find_lsn(lsn, given_epoch, given_sequence);
+    CALL parse_lsn(lsn, given_epoch, given_sequence);
     CALL find_log_epoch_at(of_partition, given_sequence, present_epoch);
     IF given_epoch > 0 AND given_epoch <> present_epoch THEN
         CALL refuse('PS019', CONCAT('sequence ', given_sequence, ' of partition ', of_partition & 65535,
@@ -43,11 +43,11 @@ BEGIN
     END IF;
 END;
 
--- name: find_position_since
+-- name: position_since
 -- The position before the first event of a partition that was sequenced at a time or later, if the database knows it.
 -- Otherwise wanted is NULL: such an event may be among those that were removed. in_epoch is the log epoch in which to
 -- look then; NULL when no seal says so.
-CREATE PROCEDURE find_position_since(of_partition BIGINT, since DATETIME(6), OUT wanted BIGINT, OUT in_epoch INT)
+CREATE PROCEDURE position_since(of_partition BIGINT, since DATETIME(6), OUT wanted BIGINT, OUT in_epoch INT)
 READS SQL DATA
 BEGIN
     DECLARE low, watermark, found_chunk, first_wanted, epoch_begins BIGINT;
@@ -83,15 +83,15 @@ BEGIN
     END IF;
 END;
 
--- name: find_position_before
+-- name: position_before
 -- The position before the first event that was sequenced at a time or later. If such an event may have been dropped,
 -- this raises an error (PS016): no event is skipped silently.
-CREATE PROCEDURE find_position_before(of_partition BIGINT, since DATETIME(6), OUT wanted BIGINT)
+CREATE PROCEDURE position_before(of_partition BIGINT, since DATETIME(6), OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE in_epoch INT;
     DECLARE low BIGINT;
-    CALL find_position_since(of_partition, since, wanted, in_epoch);
+    CALL position_since(of_partition, since, wanted, in_epoch);
     IF wanted IS NULL THEN
         SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
         CALL refuse('PS016',

@@ -1,3 +1,5 @@
+-- By design: PostgreSQL counts what waits by its ticks, MySQL by its waiting blocks.
+
 -- name: find_unsequenced
 -- How many committed events wait for their sequence (counted up to 10,000 blocks), and the lowest id of them: of the
 -- late blocks, above the floor, and now and then below it (see has_looked_below). While something waits below the

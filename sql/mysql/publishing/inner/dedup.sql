@@ -28,7 +28,7 @@ BEGIN
             LEAVE each_key;
         END IF;
         IF given_id IS NULL THEN
-            CALL make_event_id(id);
+            CALL new_event_id(id);
             SET events = JSON_SET(events, CONCAT('$[', at_place, '].event_id'), LOWER(HEX(id)));
         ELSE
             SET id = UNHEX(REPLACE(given_id, '-', ''));

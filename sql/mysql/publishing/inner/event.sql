@@ -81,9 +81,9 @@ BEGIN
     END;
 END;
 
--- name: make_event_id
+-- name: new_event_id
 -- A UUIDv7 (RFC 9562): the time in milliseconds, then random bits.
-CREATE PROCEDURE make_event_id(OUT id BINARY(16))
+CREATE PROCEDURE new_event_id(OUT id BINARY(16))
 NO SQL
 BEGIN
     SET id = UNHEX(CONCAT(

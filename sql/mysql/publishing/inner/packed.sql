@@ -1,3 +1,5 @@
+-- By design: it is for publish_packed, which PostgreSQL does not have.
+
 -- name: look_at_packed
 -- What decides whether the topics of a packed batch (a JSON array of their addresses) take an event, 40 characters for
 -- each: its first partition's id, how many partitions, the longest payload, and how a partition is chosen. NULL when a

@@ -98,10 +98,10 @@ UNION ALL SELECT 'first_backoff_seconds', 0, 86400, FALSE
 UNION ALL SELECT 'longest_backoff_seconds', 0, 604800, FALSE
 UNION ALL SELECT 'jitter', 0, 1, FALSE;
 
--- name: forget_doomed
+-- name: forget_queue
 -- Deletes what queues (a JSON array of ids) have of the partitions in the session's table doomed_partitions. The rows
 -- are found before they are locked: a DELETE by a condition would wait for claims of other topics.
-CREATE PROCEDURE forget_doomed(readers JSON)
+CREATE PROCEDURE forget_queue(readers JSON)
 BEGIN
     DECLARE reader, range_id, waiting BIGINT;
     DECLARE is_left BOOLEAN;

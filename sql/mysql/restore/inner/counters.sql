@@ -1,3 +1,5 @@
+-- By design: PostgreSQL finds its counters in the catalog; MySQL has AUTO_INCREMENT and blocks of ids.
+
 -- name: raise_counters
 -- After a restore: raises the counters, so that no id is given out a second time. A dump of only the rows does not
 -- contain the counters, and pending is usually empty. Events that were published with a counter that was set back

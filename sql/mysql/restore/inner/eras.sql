@@ -1,3 +1,5 @@
+-- By design: transaction numbers begin again with an era on PostgreSQL; MySQL has none in its rows.
+
 -- name: open_era
 -- Begins a new era after a restore, and with it a new history. After the load of a dump, pending and the index of the
 -- log may contradict each other, so they are compared. A replica or a copy of the files is as consistent as the
@@ -30,7 +32,7 @@ BEGIN
     DECLARE made_now, made_then BIGINT;
     IF NOT COALESCE(state = @penstock_state, FALSE) THEN
         SET @penstock_state = state;
-        CALL find_log_identity(server_now, made_now);
+        CALL log_identity(server_now, made_now);
         SELECT MAX(n.server), MAX(n.made) INTO server_then, made_then
         FROM (SELECT e.server, e.made FROM eras AS e ORDER BY e.era DESC LIMIT 1) AS n;
         IF server_then IS NULL THEN

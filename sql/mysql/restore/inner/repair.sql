@@ -1,3 +1,5 @@
+-- By design: what may lack its sequence is found by transaction numbers on PostgreSQL, by ids on MySQL.
+
 -- name: find_doubtful
 -- For a log that was loaded from a dump: the first id that has to be compared with the index. It is the lowest id
 -- that waits, or the id of a day before the newest event, because a dump is inconsistent only about events that were
@@ -36,7 +38,7 @@ READS SQL DATA
 BEGIN
     DECLARE server_now VARCHAR(200);
     DECLARE made_now BIGINT;
-    CALL find_log_identity(server_now, made_now);
+    CALL log_identity(server_now, made_now);
     SELECT COUNT(*) INTO is_needed
     FROM (SELECT e.* FROM eras AS e ORDER BY e.era DESC LIMIT 1) AS n
     WHERE n.repaired_id < n.boundary_id OR n.server <> server_now OR n.made <> made_now;

@@ -1,8 +1,10 @@
--- name: find_settled_events
+-- By design: a slice is a table of its own on PostgreSQL, and a partition that only a program can drop on MySQL.
+
+-- name: settled_events
 -- No event with an id below the result can still come, or waits for its sequence: all below the floor except the late
 -- blocks, and what a counter that was set back has put there. None at all while a restore has left something to be
 -- repaired.
-CREATE PROCEDURE find_settled_events(OUT settled_id BIGINT)
+CREATE PROCEDURE settled_events(OUT settled_id BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE is_torn BOOLEAN;

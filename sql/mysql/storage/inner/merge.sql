@@ -1,3 +1,5 @@
+-- By design: PostgreSQL puts a new table in the place of slices of the index, MySQL writes chunks again.
+
 -- name: find_run
 -- The first run of small chunks of a partition, at most 1,000 of them, that together make a full chunk, or at least
 -- twice the largest of them. So an event is moved only a few times in its life. NULL when there is no such run.

@@ -1,3 +1,5 @@
+-- By design: a slice is a table of its own on PostgreSQL, and a partition that only a program can make on MySQL.
+
 -- name: slices
 -- The partitions of the insert-only tables, as the catalog has them: slices of ids, each from first_id to last_id.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW slices AS

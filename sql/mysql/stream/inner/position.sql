@@ -27,7 +27,7 @@ BEGIN
     IF held_epoch IS NULL THEN
         CALL refuse('PS013', 'the subscription does not read the topic');
     END IF;
-    CALL find_start(source_id, start, wanted);
+    CALL start_position(source_id, start, wanted);
     UPDATE leases AS l
     SET l.state = 'AVAILABLE', l.holder = NULL, l.lease_epoch = held_epoch + 1, l.acquired_at = NULL,
         l.release_deadline = NULL
@@ -94,7 +94,7 @@ CREATE PROCEDURE move_positions(
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE places INT DEFAULT COALESCE(JSON_LENGTH(partition_ids), 0);
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     IF places = 0 OR places <> COALESCE(JSON_LENGTH(lease_epochs), 0) OR places <> COALESCE(JSON_LENGTH(positions), 0)
         OR places <> COALESCE(JSON_LENGTH(after), places) THEN
         CALL refuse('PS006', 'a commit needs one lease_epoch and one position for each of its partitions');

@@ -1,8 +1,8 @@
--- name: find_policies
+-- name: policies_in_force
 -- Every setting as it is in force for a scope, and where it comes from ('preset' when it was never set), as a JSON
 -- array of objects. The nearest source counts, in this order: the scope itself, the topics that it reads, their
 -- namespaces, the policy for everything. Of several topics it is the one that the subscription has read for longest.
-CREATE PROCEDURE find_policies(of_scope VARCHAR(20), of_id BIGINT, OUT found LONGTEXT)
+CREATE PROCEDURE policies_in_force(of_scope VARCHAR(20), of_id BIGINT, OUT found LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE how_many INT;
@@ -72,7 +72,7 @@ BEGIN
     DECLARE at_last VARCHAR(20);
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SELECT s.id INTO locked FROM subscriptions AS s WHERE s.id = owner_id FOR UPDATE;
-    CALL find_policies('subscription', owner_id, found);
+    CALL policies_in_force('subscription', owner_id, found);
     SELECT MAX(IF(f.setting = 'heartbeat_seconds', f.value + 0e0, NULL)),
            MAX(IF(f.setting = 'lease_seconds', f.value + 0e0, NULL)),
            MAX(IF(f.setting = 'release_seconds', f.value + 0e0, NULL)),

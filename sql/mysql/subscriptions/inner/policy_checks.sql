@@ -23,7 +23,7 @@ BEGIN
         WHEN 'subscription' THEN CALL lock_subscription(of_name, scope_id);
         WHEN 'namespace' THEN
             CALL lock_names('set_policy()', TRUE);
-            CALL find_namespace(of_name, 'operate', scope_id);
+            CALL require_namespace(of_name, 'operate', scope_id);
             CALL lock_topics_below(scope_id);
         WHEN 'global' THEN
             SET may_all = passes_walls('operate', roles_of_caller());
@@ -44,8 +44,8 @@ BEGIN
     CALL require_policy_scope(of_scope);
     CASE of_scope
         WHEN 'global' THEN SET scope_id = 0;
-        WHEN 'topic' THEN CALL find_topic(LEFT(of_name, 4000), scope_id);
-        WHEN 'subscription' THEN CALL find_subscription(of_name, scope_id);
+        WHEN 'topic' THEN CALL require_topic(LEFT(of_name, 4000), scope_id);
+        WHEN 'subscription' THEN CALL require_subscription(of_name, scope_id);
         WHEN 'namespace' THEN
             SELECT MAX(n.id) INTO scope_id
             FROM namespaces AS n

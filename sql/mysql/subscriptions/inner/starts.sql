@@ -1,22 +1,22 @@
--- name: find_start
+-- name: start_position
 -- Where a new subscription starts: 'earliest' (the first event that is left), 'latest' (after the last event), a
--- sequence to begin with, a position of the log (LSN) instead, a time, or what find_plain_start knows. With a time it
+-- sequence to begin with, a position of the log (LSN) instead, a time, or what plain_start knows. With a time it
 -- starts with the first event that was sequenced then or later, however early that event was published. A sequence
 -- below the low sequence is accepted where a verified copy holds it: then the consumers read the archive first. Raises
 -- PS006, PS012, PS013, PS016, PS019, PS021, PS029.
-CREATE PROCEDURE find_start(of_partition BIGINT, given LONGTEXT, OUT wanted BIGINT)
+CREATE PROCEDURE start_position(of_partition BIGINT, given LONGTEXT, OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE start LONGTEXT;
     DECLARE since DATETIME(6);
-    CALL find_plain_start(of_partition, given, start);
+    CALL plain_start(of_partition, given, start);
     IF start = 'earliest' THEN
         SELECT MAX(p.low_sequence) - 1 INTO wanted FROM partitions AS p WHERE p.id = of_partition;
     ELSEIF start = 'latest' THEN
         SET wanted = high_watermark(of_partition);
     ELSEIF start REGEXP '^[1-9][0-9]{0,17}$|^[0-9]+[.][0-9]+$' THEN
         IF INSTR(start, '.') > 0 THEN
-            CALL find_checked_sequence(of_partition, start, wanted);
+            CALL require_sequence(of_partition, start, wanted);
         ELSE
             SET wanted = CAST(start AS SIGNED);
         END IF;
@@ -26,14 +26,14 @@ BEGIN
             CALL refuse('PS012', CONCAT('sequence ', start, ' is beyond the high watermark'));
         END IF;
     ELSE
-        CALL find_start_time(start, since);
-        CALL find_position_before(of_partition, since, wanted);
+        CALL start_time(start, since);
+        CALL position_before(of_partition, since, wanted);
     END IF;
 END;
 
--- name: find_start_time
+-- name: start_time
 -- A time at which to start: ISO 8601 with its zone, and not in the future. Raises PS006.
-CREATE PROCEDURE find_start_time(start LONGTEXT, OUT since DATETIME(6))
+CREATE PROCEDURE start_time(start LONGTEXT, OUT since DATETIME(6))
 NO SQL
 BEGIN
     DECLARE zone VARCHAR(6);
@@ -54,24 +54,24 @@ BEGIN
     END IF;
 END;
 
--- name: find_position_in
+-- name: position_in
 -- Where a subscription stands in a partition. Raises PS013.
-CREATE PROCEDURE find_position_in(subscription LONGTEXT, of_partition BIGINT, OUT stands BIGINT)
+CREATE PROCEDURE position_in(subscription LONGTEXT, of_partition BIGINT, OUT stands BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
-    CALL find_subscription(subscription, owner_id);
+    CALL require_subscription(subscription, owner_id);
     SET stands = current_position(owner_id, of_partition);
     IF stands IS NULL THEN
         CALL refuse('PS013', CONCAT('subscription "', LEFT(subscription, 60), '" does not read the topic'));
     END IF;
 END;
 
--- name: find_plain_start
--- A start in the words of find_start, for one that is written in another way: a JSON object of starts, by the ids of
--- partitions; 'bookmark:NAME'; or 'subscription:NAME', which is where that one stands. Raises PS006, PS013, PS021,
+-- name: plain_start
+-- A start in the words of start_position, for one that is written in another way: a JSON object of starts, by the ids
+-- of partitions; 'bookmark:NAME'; or 'subscription:NAME', which is where that one stands. Raises PS006, PS013, PS021,
 -- PS029.
-CREATE PROCEDURE find_plain_start(of_partition BIGINT, start LONGTEXT, OUT plain LONGTEXT)
+CREATE PROCEDURE plain_start(of_partition BIGINT, start LONGTEXT, OUT plain LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE stands BIGINT;
@@ -83,10 +83,10 @@ BEGIN
         END IF;
     END IF;
     IF plain LIKE 'bookmark:%' THEN
-        CALL find_bookmarked(of_partition, SUBSTR(plain, 10), stands);
+        CALL bookmarked(of_partition, SUBSTR(plain, 10), stands);
         SET plain = stands + 1;
     ELSEIF plain LIKE 'subscription:%' THEN
-        CALL find_position_in(SUBSTR(plain, 14), of_partition, stands);
+        CALL position_in(SUBSTR(plain, 14), of_partition, stands);
         SET plain = stands + 1;
     END IF;
 END;

@@ -27,9 +27,9 @@ BEGIN
     END IF;
 END;
 
--- name: find_subscription
+-- name: require_subscription
 -- The id of a subscription; raises PS013, also when it reads a topic that the login may not consume.
-CREATE PROCEDURE find_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
+CREATE PROCEDURE require_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
 READS SQL DATA
 BEGIN
     CALL look_at_subscription(subscription, subscription_id);
@@ -51,9 +51,9 @@ BEGIN
     END IF;
 END;
 
--- name: find_paused
+-- name: is_paused
 -- Whether a subscription is paused. Call it after its row is locked.
-CREATE PROCEDURE find_paused(owner_id BIGINT, OUT paused BOOLEAN)
+CREATE PROCEDURE is_paused(owner_id BIGINT, OUT paused BOOLEAN)
 READS SQL DATA
 BEGIN
     SELECT COUNT(s.paused_at) > 0 INTO paused FROM subscriptions AS s WHERE s.id = owner_id;
@@ -75,7 +75,7 @@ BEGIN
         IF done THEN
             LEAVE part;
         END IF;
-        CALL find_start(part_id, start, wanted);
+        CALL start_position(part_id, start, wanted);
         CALL require_start_of_queue(owner_id, part_id, wanted);
         INSERT INTO leases (subscription_id, partition_id) VALUES (owner_id, part_id);
         INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)

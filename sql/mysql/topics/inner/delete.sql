@@ -72,7 +72,7 @@ BEGIN
     FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
     STRAIGHT_JOIN attempts AS a FORCE INDEX (PRIMARY) ON a.subscription_id = r.id AND a.partition_id = p.id;
-    CALL forget_doomed(readers);
+    CALL forget_queue(readers);
     -- After what the workers of queues have rejected until now.
     DELETE d
     FROM doomed_partitions AS p

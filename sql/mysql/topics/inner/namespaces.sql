@@ -1,7 +1,7 @@
--- name: find_namespace
+-- name: require_namespace
 -- The id of a namespace in which the login holds a right; else raises PS001, in the same words whether the
 -- namespace is missing or hidden.
-CREATE PROCEDURE find_namespace(path LONGTEXT, verb VARCHAR(20), OUT namespace_id BIGINT)
+CREATE PROCEDURE require_namespace(path LONGTEXT, verb VARCHAR(20), OUT namespace_id BIGINT)
 BEGIN
     DECLARE is_held BOOLEAN DEFAULT TRUE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -66,7 +66,7 @@ BEGIN
         IF found = 0 THEN
             CALL split_path(own_path, parent_path, own_name);
             IF depth > 1 THEN
-                CALL find_namespace(parent_path, 'operate', parent);
+                CALL require_namespace(parent_path, 'operate', parent);
             END IF;
             INSERT IGNORE INTO namespaces (parent_id, name, path) VALUES (parent, own_name, own_path);
         END IF;

@@ -17,7 +17,7 @@ BEGIN
         IF done THEN
             LEAVE each_namespace;
         END IF;
-        CALL find_restricted(here, is_restricted);
+        CALL is_restricted(here, is_restricted);
         UPDATE topics AS t FORCE INDEX (topics_namespace)
         SET t.restricted = is_restricted
         WHERE t.namespace_id = here AND t.restricted <> is_restricted;

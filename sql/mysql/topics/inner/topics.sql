@@ -6,17 +6,17 @@ BEGIN
     CALL refuse('PS002', CONCAT('there is no topic "', COALESCE(LEFT(topic, 100), ''), '"'));
 END;
 
--- name: find_topic
+-- name: require_topic
 -- The id of a topic that the login may read; raises PS002.
-CREATE PROCEDURE find_topic(topic VARCHAR(4000), OUT topic_id BIGINT)
+CREATE PROCEDURE require_topic(topic VARCHAR(4000), OUT topic_id BIGINT)
 READS SQL DATA
 BEGIN
-    CALL find_topic_for(topic, 'read', topic_id);
+    CALL require_topic_for(topic, 'read', topic_id);
 END;
 
--- name: find_topic_for
+-- name: require_topic_for
 -- The id of a topic in which the login holds a right (see has_right); raises PS002.
-CREATE PROCEDURE find_topic_for(topic VARCHAR(4000), verb VARCHAR(20), OUT topic_id BIGINT)
+CREATE PROCEDURE require_topic_for(topic VARCHAR(4000), verb VARCHAR(20), OUT topic_id BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE asked_in BIGINT;
@@ -32,21 +32,21 @@ BEGIN
     END IF;
 END;
 
--- name: find_partition
+-- name: require_partition
 -- The id of a partition of a topic that the login may read. Raises PS002 or PS005.
-CREATE PROCEDURE find_partition(topic VARCHAR(4000), number INT, OUT partition_id BIGINT)
+CREATE PROCEDURE require_partition(topic VARCHAR(4000), number INT, OUT partition_id BIGINT)
 READS SQL DATA
 BEGIN
-    CALL find_partition_for(topic, number, 'read', partition_id);
+    CALL require_partition_for(topic, number, 'read', partition_id);
 END;
 
--- name: find_partition_for
+-- name: require_partition_for
 -- The id of a partition of a topic in which the login holds a right; raises PS002 or PS005.
-CREATE PROCEDURE find_partition_for(topic VARCHAR(4000), number INT, verb VARCHAR(20), OUT partition_id BIGINT)
+CREATE PROCEDURE require_partition_for(topic VARCHAR(4000), number INT, verb VARCHAR(20), OUT partition_id BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
-    CALL find_topic_for(topic, verb, owner_id);
+    CALL require_topic_for(topic, verb, owner_id);
     SELECT MAX(p.id) INTO partition_id FROM partitions AS p WHERE p.topic_id = owner_id AND p.number = number;
     IF partition_id IS NULL THEN
         CALL refuse('PS005', CONCAT('topic "', topic, '" has no partition ', COALESCE(number, 'NULL')));
@@ -109,7 +109,7 @@ BEGIN
     DECLARE is_restricted BOOLEAN;
     SET created = NULL;
     CALL split_path(topic, parent_path, own_name);
-    CALL find_restricted(parent, is_restricted);
+    CALL is_restricted(parent, is_restricted);
     INSERT IGNORE INTO topics (namespace_id, name, address, partitions, strategy, restricted)
     VALUES (parent, own_name, topic, partitions, strategy, is_restricted);
     IF ROW_COUNT() > 0 THEN
@@ -142,7 +142,7 @@ BEGIN
             CALL refuse('PS007', CONCAT('there is already a topic "', LEFT(new_address, 80), '"'));
         END IF;
         CALL split_path(new_address, parent_path, new_name);
-        CALL find_restricted(parent, is_restricted);
+        CALL is_restricted(parent, is_restricted);
         UPDATE topics AS t
         SET t.namespace_id = parent, t.name = new_name, t.address = new_address, t.restricted = is_restricted
         WHERE t.id = own;

@@ -61,7 +61,7 @@ CREATE OR REPLACE FUNCTION retention_hold(
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     slowest record;
-    held_by text := hold_over(epoch.partition_id, epoch.first_sequence, epoch.last_sequence);
+    held_by text := find_hold_over(epoch.partition_id, epoch.first_sequence, epoch.last_sequence);
     verified bigint;
     whole bigint;
 BEGIN

@@ -54,7 +54,7 @@ DECLARE
 BEGIN
     SELECT s.sequence, h.name INTO held
     FROM unnest(sequences) AS s (sequence)
-    CROSS JOIN LATERAL hold_over(require_unheld.partition_id, s.sequence, s.sequence) AS h (name)
+    CROSS JOIN LATERAL find_hold_over(require_unheld.partition_id, s.sequence, s.sequence) AS h (name)
     WHERE h.name IS NOT NULL
     LIMIT 1;
     IF FOUND THEN
@@ -80,7 +80,7 @@ BEGIN
     SELECT s.name INTO relay
     FROM leases AS l
     JOIN subscriptions AS s ON s.id = l.subscription_id
-    CROSS JOIN LATERAL open_block_of(l.subscription_id, l.partition_id) AS b
+    CROSS JOIN LATERAL find_open_block(l.subscription_id, l.partition_id) AS b
     WHERE l.partition_id = require_no_block.partition_id AND EXISTS (
         SELECT FROM unnest(sequences) AS q (sequence) WHERE q.sequence BETWEEN b.first_sequence AND b.last_sequence)
     LIMIT 1;

@@ -1,12 +1,12 @@
--- name: hold_over
+-- name: find_hold_over
 -- The name of a legal hold that covers an event of a range of a partition; NULL when there is none.
-CREATE OR REPLACE FUNCTION hold_over(partition_id bigint, first_sequence bigint, last_sequence bigint) RETURNS text
+CREATE OR REPLACE FUNCTION find_hold_over(partition_id bigint, first_sequence bigint, last_sequence bigint) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT h.name
     FROM partitions AS p JOIN legal_holds AS h ON h.topic_id = p.topic_id
-    WHERE p.id = hold_over.partition_id AND h.released_at IS NULL AND COALESCE(h.partition, p.number) = p.number
-      AND h.first_sequence <= hold_over.last_sequence
-      AND COALESCE(h.last_sequence, hold_over.first_sequence) >= hold_over.first_sequence
+    WHERE p.id = find_hold_over.partition_id AND h.released_at IS NULL AND COALESCE(h.partition, p.number) = p.number
+      AND h.first_sequence <= find_hold_over.last_sequence
+      AND COALESCE(h.last_sequence, find_hold_over.first_sequence) >= find_hold_over.first_sequence
     ORDER BY h.placed_at, h.name
     LIMIT 1
 $$;

@@ -1,3 +1,5 @@
+-- By design: PostgreSQL undoes a failed function itself; a procedure of MySQL sets a savepoint and undoes itself.
+
 -- name: require_read_committed
 -- Refuses other isolation levels (PS018): a snapshot that is older than a lock does not see what the lock protects.
 CREATE OR REPLACE FUNCTION require_read_committed(what text) RETURNS void

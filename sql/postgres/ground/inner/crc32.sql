@@ -1,3 +1,5 @@
+-- By design: MySQL has crc32 built in.
+
 -- name: crc32
 -- CRC-32 (zlib) of bytes. PostgreSQL 18 has it built in; for older versions this is the bitwise form of RFC 1952
 -- section 8.

@@ -1,3 +1,5 @@
+-- By design: a GRANT commits on MySQL, so the program makes it, and the roles are recorded.
+
 -- name: grant_functions
 -- Gives one of the roles USAGE on the schema and EXECUTE on its functions, and takes back any other rights that it
 -- had there.

@@ -1,3 +1,5 @@
+-- By design: on MySQL the doctor reads the server's own tables, see calls/doctor.sql.
+
 -- name: leases_prepared
 -- The leases that a prepared transaction has locked, whichever consumer held them: no consumer can take them over.
 -- NULL when there are none. Rows that it locked within a savepoint cannot be named.

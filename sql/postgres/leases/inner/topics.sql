@@ -1,7 +1,7 @@
--- name: listed_topics
+-- name: require_listed
 -- The ids of the topics to which a consumer limits itself; NULL for all topics of the subscription. Raises
 -- PS002, PS003, PS006, PS013, PS030 to PS034.
-CREATE OR REPLACE FUNCTION listed_topics(owner subscriptions, topics text[]) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION require_listed(owner subscriptions, topics text[]) RETURNS bigint[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     address text;

@@ -1,3 +1,5 @@
+-- By design: PostgreSQL numbers what is in a tick, MySQL what it has claimed of the waiting blocks.
+
 -- name: append_chunks
 -- One pass: numbers, per partition, the next events of a tick (at most max_events, in id order) and the delayed
 -- events that are due (in order of due time and id, at least a quarter of a pass). It appends them to the index of

@@ -1,3 +1,5 @@
+-- By design: on MySQL the doctor reads the server's own tables, see calls/doctor.sql.
+
 -- name: wal_since
 -- How many bytes of WAL were written since this position. NULL on a replica, and where the server refuses to tell.
 CREATE OR REPLACE FUNCTION wal_since(place pg_lsn) RETURNS numeric

@@ -5,7 +5,7 @@ LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
         SELECT FROM epoch_copies AS c
         WHERE c.partition_id = is_archived.partition_id AND c.state = 'verified'
-          AND c.log_epoch = log_epoch_at(is_archived.partition_id, is_archived.sequence))
+          AND c.log_epoch = find_log_epoch_at(is_archived.partition_id, is_archived.sequence))
 $$;
 
 -- name: planned_rows

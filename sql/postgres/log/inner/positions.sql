@@ -19,27 +19,27 @@ BEGIN
 END
 $$;
 
--- name: log_epoch_at
+-- name: find_log_epoch_at
 -- The sealed log epoch of a partition that holds a sequence; 0 when none does.
-CREATE OR REPLACE FUNCTION log_epoch_at(partition_id bigint, sequence bigint) RETURNS integer
+CREATE OR REPLACE FUNCTION find_log_epoch_at(partition_id bigint, sequence bigint) RETURNS integer
 LANGUAGE sql STABLE AS $$
     SELECT COALESCE((
-        SELECT CASE WHEN e.last_sequence >= log_epoch_at.sequence THEN e.log_epoch END
+        SELECT CASE WHEN e.last_sequence >= find_log_epoch_at.sequence THEN e.log_epoch END
         FROM log_epochs AS e
-        WHERE e.partition_id = log_epoch_at.partition_id AND e.first_sequence <= log_epoch_at.sequence
+        WHERE e.partition_id = find_log_epoch_at.partition_id AND e.first_sequence <= find_log_epoch_at.sequence
         ORDER BY e.first_sequence DESC
         LIMIT 1), 0)
 $$;
 
--- name: checked_sequence
+-- name: require_sequence
 -- The same for the id of a partition. Raises PS006, PS019.
-CREATE OR REPLACE FUNCTION checked_sequence(partition_id bigint, lsn text) RETURNS bigint
+CREATE OR REPLACE FUNCTION require_sequence(partition_id bigint, lsn text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     given record;
 BEGIN
     SELECT * INTO given FROM parse_lsn(lsn);
-    IF given.log_epoch > 0 AND given.log_epoch <> log_epoch_at(partition_id, given.sequence) THEN
+    IF given.log_epoch > 0 AND given.log_epoch <> find_log_epoch_at(partition_id, given.sequence) THEN
         PERFORM refuse('PS019', format('sequence %s of partition %s is not in log epoch %s', given.sequence,
                                        partition_id & 65535, given.log_epoch),
                        'The position is one of another partition or another history: lsn_of tells the present one.');
@@ -82,7 +82,7 @@ BEGIN
         LIMIT 1;
         IF FOUND THEN
             position := CASE WHEN position_since.first_sequence >= low_sequence THEN position END;
-        ELSIF wanted < low_sequence OR log_epoch_at(partition_id, low_sequence - 1) = 0 THEN
+        ELSIF wanted < low_sequence OR find_log_epoch_at(partition_id, low_sequence - 1) = 0 THEN
             position := NULL;
         END IF;
     END IF;

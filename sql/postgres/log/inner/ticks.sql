@@ -1,3 +1,5 @@
+-- By design: PostgreSQL's sequencer works on the differences between snapshots; MySQL's claims waiting blocks.
+
 -- name: committed_snapshot
 -- A snapshot of what is committed now. It counts the caller's own transaction as open, which pg_current_snapshot()
 -- does not: what the transaction still publishes has to come with a later tick.

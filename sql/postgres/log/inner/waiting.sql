@@ -1,3 +1,5 @@
+-- By design: PostgreSQL counts what waits by its ticks, MySQL by its waiting blocks.
+
 -- name: restored_events
 -- The events that wait before the first pass after a restore, as far as the last tick can tell; its transaction
 -- numbers may belong to another cluster. These are events that the tick had not counted as committed, events with a

@@ -1,3 +1,5 @@
+-- By design: MySQL has no NOTIFY.
+
 -- name: notices_used
 -- How full the queue of notices is, from 0 to 1. Where the server refuses to tell, it counts as empty.
 CREATE OR REPLACE FUNCTION notices_used() RETURNS double precision

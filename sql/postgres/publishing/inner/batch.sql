@@ -1,3 +1,5 @@
+-- By design: PostgreSQL publishes a batch in one statement; MySQL takes ids in blocks first, and inserts in steps.
+
 -- name: require_events
 -- Checks every event of a batch; the error names the place (from 0) of the first one that is wrong, unless the batch
 -- has only one event. Raises PS002, PS004, PS005, PS006.

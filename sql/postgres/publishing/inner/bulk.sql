@@ -1,3 +1,5 @@
+-- By design: MySQL has no COPY.
+
 -- name: require_bulk
 -- Checks every event that was copied; raises as require_events does.
 CREATE OR REPLACE FUNCTION require_bulk(addresses text[]) RETURNS void

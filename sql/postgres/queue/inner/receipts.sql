@@ -85,7 +85,7 @@ BEGIN
     PERFORM require_read_committed('a call with receipts');
     PERFORM require_receipts(claims, first_sequences, last_sequences, tokens);
     locked := lock_receipts(queue.subscription_id, claims, tokens);
-    pieces := matched_pieces(locked, claims, first_sequences, last_sequences, tokens);
+    pieces := match_receipts(locked, claims, first_sequences, last_sequences, tokens);
     settled := ARRAY(
         SELECT g.last - g.first + 1 = COALESCE(m.events, 0)
         FROM unnest(first_sequences, last_sequences) WITH ORDINALITY AS g (first, last, n)
@@ -125,9 +125,9 @@ BEGIN
 END
 $$;
 
--- name: matched_pieces
+-- name: match_receipts
 -- The parts of locked ranges that receipts name, without what is finished.
-CREATE OR REPLACE FUNCTION matched_pieces(
+CREATE OR REPLACE FUNCTION match_receipts(
     locked queue_ranges[], claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[]
 ) RETURNS queue_piece[]
 LANGUAGE plpgsql IMMUTABLE AS $$

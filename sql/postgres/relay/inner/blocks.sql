@@ -1,16 +1,16 @@
--- name: open_block_of
+-- name: find_open_block
 -- The block of a partition that was recorded and whose end is not committed yet.
-CREATE OR REPLACE FUNCTION open_block_of(subscription_id bigint, partition_id bigint) RETURNS blocks
+CREATE OR REPLACE FUNCTION find_open_block(subscription_id bigint, partition_id bigint) RETURNS blocks
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     newest blocks%ROWTYPE;
 BEGIN
     SELECT b.* INTO newest
     FROM blocks AS b
-    WHERE b.subscription_id = open_block_of.subscription_id AND b.partition_id = open_block_of.partition_id
+    WHERE b.subscription_id = find_open_block.subscription_id AND b.partition_id = find_open_block.partition_id
     ORDER BY b.id DESC
     LIMIT 1;
-    IF newest.first_sequence = current_position(open_block_of.subscription_id, open_block_of.partition_id) + 1 THEN
+    IF newest.first_sequence = current_position(find_open_block.subscription_id, find_open_block.partition_id) + 1 THEN
         RETURN newest;
     END IF;
     RETURN NULL;

@@ -1,3 +1,5 @@
+-- By design: PostgreSQL finds its counters in the catalog; MySQL has AUTO_INCREMENT and blocks of ids.
+
 -- name: counters
 -- Every counter of the log, from the catalog: a sequence, and a column that takes its numbers. is_indexed: an index
 -- gives the highest number in one look-up.

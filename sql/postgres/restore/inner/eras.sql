@@ -1,3 +1,5 @@
+-- By design: transaction numbers begin again with an era on PostgreSQL; MySQL has none in its rows.
+
 -- name: current_era
 -- The era that transaction numbers belong to now.
 CREATE OR REPLACE FUNCTION current_era() RETURNS eras

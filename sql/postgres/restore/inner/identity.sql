@@ -1,3 +1,5 @@
+-- By design: PostgreSQL tells clusters and timelines apart, MySQL servers and the age of a table.
+
 -- name: log_identity
 -- The cluster, and its timeline: a restore changes one of the two. NULL is what the server refuses to tell the owner of
 -- the schema, as a managed server may. An unknown cluster or timeline counts as the same. A block with an exception

@@ -1,3 +1,5 @@
+-- By design: what may lack its sequence is found by transaction numbers on PostgreSQL, by ids on MySQL.
+
 -- name: repair_is_under_way
 -- Whether the sequencer still asks the index of the log which events have their sequences already: until a repair has
 -- ended, and the tick that follows it.

@@ -1,3 +1,5 @@
+-- By design: a slice is a table of its own on PostgreSQL, and a partition that only a program can drop on MySQL.
+
 -- name: oldest_snapshot
 -- No session of the database has a snapshot from before this transaction, as of the
 -- last VACUUM (FREEZE) of snapshot_probe.
@@ -76,7 +78,7 @@ BEGIN
             SELECT r.id FROM queue_ranges AS r WHERE r.subscription_id = q.subscription_id ORDER BY r.id LIMIT 1
         ) AS oldest;
     ELSE
-        SELECT min((open_block_of(l.subscription_id, l.partition_id)).id) INTO found_id FROM leases AS l;
+        SELECT min((find_open_block(l.subscription_id, l.partition_id)).id) INTO found_id FROM leases AS l;
     END IF;
     RETURN COALESCE(found_id, 9223372036854775807);
 END

@@ -1,3 +1,5 @@
+-- By design: PostgreSQL puts a new table in the place of slices of the index, MySQL writes chunks again.
+
 -- name: chunk_slices
 -- The full slices of the index of the log, oldest first: how many rows each has, and about how many it would have
 -- after a merge. A row whose chunk is below the low sequence is not needed, except the newest of a partition, which

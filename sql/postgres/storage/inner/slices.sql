@@ -1,3 +1,5 @@
+-- By design: a slice is a table of its own on PostgreSQL, and a partition that only a program can make on MySQL.
+
 -- name: add_slice
 -- Appends the next slice to an insert-only table. It makes a plain table and then attaches it, because CREATE ...
 -- PARTITION OF would wait for every open publisher and block the publishers that come later.

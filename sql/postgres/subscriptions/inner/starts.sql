@@ -22,7 +22,7 @@ BEGIN
         END IF;
         RETURN start::bigint - 1;
     ELSIF start ~ '^[0-9]+[.][0-9]+$' THEN
-        RETURN start_position(partition_id, low_sequence, checked_sequence(partition_id, start)::text);
+        RETURN start_position(partition_id, low_sequence, require_sequence(partition_id, start)::text);
     END IF;
     RETURN position_before(partition_id, low_sequence, start_time(start));
 END

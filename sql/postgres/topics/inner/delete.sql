@@ -9,11 +9,11 @@ BEGIN
 END
 $$;
 
--- name: readers_of
+-- name: lock_readers
 -- The subscriptions that read one of the topics, locked so that none of them is deleted meanwhile: an unsubscribe
 -- that is under way has to end first, or what is written for the subscription would remain after it. The caller has
 -- locked the topics, so no subscription is added.
-CREATE OR REPLACE FUNCTION readers_of(topic_ids bigint[]) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION lock_readers(topic_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(
@@ -32,7 +32,7 @@ $$;
 CREATE OR REPLACE FUNCTION drop_topics(topic_ids bigint[], with_subscriptions boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    readers bigint[] := readers_of(topic_ids);
+    readers bigint[] := lock_readers(topic_ids);
     held record;
 BEGIN
     SELECT h.name, t.address INTO held
