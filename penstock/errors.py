@@ -329,6 +329,12 @@ class MigrationChanged(PenstockError):
     lasts = True
 
 
+class UnreleasedSchema(PenstockError):
+    """The tables were made by a version that was never released; no migration leads on from it."""
+
+    lasts = True
+
+
 class MigrationBlocked(PenstockError):
     """A migration waited too long for a lock; nothing of it was applied, so it can be run again."""
 

@@ -1,9 +1,8 @@
 """Keep `sql/mysql` within MySQL 8.0 and MariaDB 10.6, and its procedures within their transaction.
 
 It finds what one of the engines, or a supported version, does not know, by the words of the text
-without comments and strings. In all of `sql/` it finds lines that are too long, except in applied
-migrations, whose bytes are recorded. Run it as `python -m tools.sql_lint`; it exits with 1 and
-names every fault.
+without comments and strings. In all of `sql/` it finds lines that are too long. Run it as
+`python -m tools.sql_lint`; it exits with 1 and names every fault.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "sql"
 LONGEST_LINE = 120
-#: Migrations that were applied before there was a limit: up to this number, by dialect.
-LONG_MIGRATIONS = {"postgres": 24, "mysql": 18}
 
 #: What may not be written, and why.
 NOT_PORTABLE = {
@@ -101,11 +98,6 @@ def check(path: Path, text: str) -> Iterator[str]:
 
 
 def _long_lines(path: Path, text: str) -> Iterator[str]:
-    is_old = (
-        path.parent.name == "migrations" and int(path.name[:4]) <= LONG_MIGRATIONS[path.parts[1]]
-    )
-    if is_old:
-        return
     for number, line in enumerate(text.splitlines(), start=1):
         if len(line) > LONGEST_LINE:
             yield f"{path}:{number}: the line has {len(line)} characters, more than {LONGEST_LINE}"

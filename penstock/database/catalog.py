@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.database.mysql import markers
 from penstock.errors import DEFAULT_SCHEMA, InvalidArgument, PenstockError
@@ -48,6 +50,10 @@ ROOMS = (
 #: In a room: the file of its tables, and the folder of the functions that no client calls.
 TABLES = "tables.sql"
 INNER = "inner"
+#: The number and the name of the migration with which everything begins.
+BASELINE = 1
+BASELINE_NAME = "tables"
+_COMMENT = re.compile(r"--[^\n]*")
 _OLDEST_PROGRAM = re.compile(r"^-- oldest program: (\d+) *$", re.MULTILINE)
 
 
@@ -69,13 +75,23 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One numbered file; programs that know no migration up to ``oldest_program`` cannot use it."""
+    """The tables of all rooms, or one numbered file.
+
+    Programs that know no migration up to ``oldest_program`` cannot use it.
+    """
 
     version: int
     name: str
     text: str
     checksum: str
     oldest_program: int
+
+
+class Step(NamedTuple):
+    """What is run at once: a text, and the migrations that are in place after it."""
+
+    text: str
+    recorded: tuple[Migration, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +155,37 @@ def _statement(name: str, body: str, schema: str, quote: str) -> Statement:
 
 
 @lru_cache(maxsize=4)
+def tables(dialect: str) -> str:
+    """Every ``tables.sql``: the schema as it is now, which a new installation gets at once."""
+    places = [_folder(dialect) / room / TABLES for room in ROOMS]
+    texts = [each.read_text("utf-8") for each in places if each.is_file()]
+    return "\n".join(texts).replace("\r\n", "\n")
+
+
+@lru_cache(maxsize=4)
 def migrations(dialect: str) -> tuple[Migration, ...]:
-    """The numbered migrations in order: 1, 2, 3, ... without a gap."""
+    """The numbered migrations in order: 1, 2, 3, ... without a gap.
+
+    The first one made the tables of the first release.  Until there is one, they are those of now.
+    """
     found = [_migration(file) for file in _sql_files(_folder(dialect) / "migrations")]
-    if [each.version for each in found] != list(range(1, len(found) + 1)):
-        raise PenstockError(f"sql/{dialect}/migrations is not numbered 0001, 0002, ...")
+    if not found or found[0].version != BASELINE:
+        text = tables(dialect)
+        found.insert(0, Migration(BASELINE, BASELINE_NAME, text, _statements_sha256(text), 0))
+    if [each.version for each in found] != list(range(BASELINE, BASELINE + len(found))):
+        raise PenstockError(f"sql/{dialect}/migrations is not numbered 0002, 0003, ...")
     return tuple(found)
+
+
+def steps(dialect: str, applied: Container[int]) -> list[Step]:
+    """What leads to the schema of now from where these migrations have led.
+
+    Where there is none yet, the tables of now stand for all of them.
+    """
+    known = migrations(dialect)
+    if BASELINE not in applied:
+        return [Step(tables(dialect), known)]
+    return [Step(each.text, (each,)) for each in known if each.version not in applied]
 
 
 def _migration(file: Traversable) -> Migration:
@@ -157,7 +198,7 @@ def _migration(file: Traversable) -> Migration:
         version=int(match[1]),
         name=match[2],
         text=text,
-        checksum=_sha256(text),
+        checksum=_statements_sha256(text),
         oldest_program=int(oldest[1]) if oldest else 0,
     )
 
@@ -205,6 +246,11 @@ def _sql_files(folder: Traversable) -> list[Traversable]:
         return []
     found = [each for each in folder.iterdir() if each.name.endswith(".sql")]
     return sorted(found, key=lambda each: each.name)
+
+
+def _statements_sha256(text: str) -> str:
+    """Of the statements alone: a comment may be put better, and the tables stay what they are."""
+    return _sha256(" ".join(_COMMENT.sub("", text).split()))
 
 
 def _sha256(text: str) -> str:

@@ -1,7 +1,9 @@
 """Installs and upgrades the schema.
 
-Numbered migrations run once each and are never edited: their checksums are recorded.  The functions
-are repeatable: all of them are applied whenever one has changed.  On PostgreSQL each step is a
+A new installation gets the tables of all rooms (``tables.sql``), which are the schema as it is now.
+An older one gets the numbered migrations that it lacks: each runs once and is never edited, because
+its checksum is recorded.  Both lead to the same schema.  The functions are repeatable: all of them
+are applied whenever one has changed.  On PostgreSQL each step is a
 transaction.  MySQL commits with every statement, so there each statement can be repeated.
 Migrations expand first and contract later, so the version before works on the new schema.  A
 migration on which older programs no longer work says so (``-- oldest program: NNNN``).
@@ -31,6 +33,7 @@ from penstock.errors import (
     PenstockError,
     PermissionDenied,
     SchemaTooNew,
+    UnreleasedSchema,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +107,7 @@ def migrate(
         with steps.session():
             runner = _Runner(steps)
             runner.prepare()
-            applied = [each.name for each in runner.known if runner.migration(each)]
+            applied = runner.migrations()
             if runner.functions():
                 applied.append("functions")
     return MigrationResult(schema, len(runner.known), tuple(applied))
@@ -116,6 +119,7 @@ def status(connection_or_url: Any = None, schema: str | None = None) -> list[Mig
     with _typed_errors(schema), _connection(connection_or_url) as connection:
         dialect = calls.dialect_of(connection)
         recorded = _recorded(connection, schema)
+    _refuse_unreleased(dialect, schema, recorded)
     lines = [_line(each, recorded.pop(each.version, None)) for each in catalog.migrations(dialect)]
     newer = (_line(None, each) for each in recorded.values() if each.version != FUNCTIONS_VERSION)
     functions = _functions_line(dialect, recorded.get(FUNCTIONS_VERSION))
@@ -137,11 +141,13 @@ def require_usable(connection: Connection, schema: str | None = None) -> None:
     A newer schema is fine as long as no migration says that this program cannot use it.
     """
     schema = config.validate_schema(schema) if schema else config.schema_name()
-    known = catalog.migrations(calls.dialect_of(connection))
+    dialect = calls.dialect_of(connection)
+    known = catalog.migrations(dialect)
     recorded = _recorded(connection, schema)
+    _refuse_unreleased(dialect, schema, recorded)
     missing = [each for each in known if each.version not in recorded]
     if missing or FUNCTIONS_VERSION not in recorded:
-        what = f"migration {missing[0].version:04d}_{missing[0].name}" if missing else "functions"
+        what = f"migration {_title(missing[0])}" if missing else "functions"
         raise NotMigrated(f"the schema {schema} is not up to date: {what} is missing")
     oldest = max(each.oldest_program for each in recorded.values())
     if oldest > len(known):
@@ -158,9 +164,8 @@ def print_sql(schema: str | None = None, *, since: int = 0, dialect: str | None 
     if dialect is None:
         url = config.database_url() if config.is_configured() else None
         dialect = config.dialect_of_url(url) if url else DIALECT
-    wanted = [each for each in catalog.migrations(dialect) if each.version > since]
-    steps = _STEPS[dialect]
-    return steps.printed(schema, wanted, catalog.functions(dialect), whole=since == 0)
+    steps = catalog.steps(dialect, range(1, since + 1))
+    return _STEPS[dialect].printed(schema, steps, catalog.functions(dialect), whole=since == 0)
 
 
 class _Runner:
@@ -176,15 +181,23 @@ class _Runner:
         self._steps.prepare()
         self._refuse_foreign(self._recorded())
 
-    def migration(self, migration: catalog.Migration) -> bool:
-        """Apply one migration unless it is applied already; True when it applied it."""
+    def migrations(self) -> list[str]:
+        """Make the schema that of now; the names of the migrations that this took."""
+        applied: list[str] = []
+        for step in catalog.steps(self._steps.dialect, self._recorded()):
+            if self._step(step):
+                applied += [each.name for each in step.recorded]
+        return applied
+
+    def _step(self, step: catalog.Step) -> bool:
+        """True when this runner made the step, and no other one did in the meantime."""
 
         def is_needed() -> bool:
             recorded = self._recorded()
             self._refuse_foreign(recorded)
-            return migration.version not in recorded
+            return step.recorded[0].version not in recorded
 
-        return is_needed() and self._steps.migration(migration, is_needed)
+        return is_needed() and self._steps.migrations(step.text, step.recorded, is_needed)
 
     def functions(self) -> bool:
         """Apply all functions if one has changed; True when it applied them."""
@@ -201,7 +214,8 @@ class _Runner:
         return {row[0]: _Recorded(*row) for row in self._steps.recorded()}
 
     def _refuse_foreign(self, recorded: dict[int, _Recorded]) -> None:
-        """Refuse edited migrations, and a schema that a newer program has migrated."""
+        """Refuse what was never released, edited migrations, and what a newer program has made."""
+        _refuse_unreleased(self._steps.dialect, self._steps.schema, recorded)
         newest = max(recorded, default=0)
         if newest > len(self.known):
             raise _too_new(newest, len(self.known))
@@ -216,6 +230,25 @@ class _Runner:
                 f"this program is {migration_scripts.program()}",
                 hint="upgrade this program: install the wheel of a newer Penstock",
             )
+
+
+def _refuse_unreleased(dialect: str, schema: str, recorded: dict[int, _Recorded]) -> None:
+    """UnreleasedSchema when other tables than those of this program are the beginning."""
+    first, known = recorded.get(catalog.BASELINE), catalog.migrations(dialect)[0]
+    if first is None or (first.name, first.checksum) == (known.name, known.checksum):
+        return
+    tables = f"SCHEMA {schema} CASCADE" if dialect == "postgres" else f"DATABASE {schema}"
+    raise UnreleasedSchema(
+        f"the tables of the schema {schema} were made by a Penstock that was never released "
+        f"({first.program}, migration {first.version:04d}_{first.name}), and no migration leads "
+        "from them to those of this program",
+        hint="keep what you need with the program that made them: penstock tail TOPIC --from "
+        f"earliest --output json; then DROP {tables}, run `penstock migrate`, and publish it again",
+    )
+
+
+def _title(migration: catalog.Migration) -> str:
+    return f"{migration.version:04d}_{migration.name}"
 
 
 def _steps_of(connection: Any) -> type[Steps]:

@@ -112,9 +112,57 @@ def test_the_checksum_is_that_of_what_the_database_gets(monkeypatch: pytest.Monk
     assert load("mysql").checksum != before.checksum
 
 
-@pytest.mark.parametrize("migration", catalog.migrations("postgres"), ids=lambda each: each.name)
-def test_a_migration_names_no_schema(migration: catalog.Migration) -> None:
-    code = "\n".join(
-        line for line in migration.text.splitlines() if not line.lstrip().startswith("--")
-    )
-    assert "penstock." not in code
+@pytest.mark.parametrize("dialect", ["postgres", "mysql"])
+def test_tables_and_migrations_name_no_schema(dialect: str) -> None:
+    for text in (catalog.tables(dialect), *(each.text for each in catalog.migrations(dialect))):
+        code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+        assert "penstock." not in code
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the SQL of a made dialect is: one room with one table."""
+    (tmp_path / "topics").mkdir()
+    (tmp_path / "topics" / catalog.TABLES).write_text("-- name: a\n-- Why.\nCREATE TABLE a ();\n")
+    monkeypatch.setattr(catalog, "_folder", lambda dialect: tmp_path)
+    for each in (catalog.tables, catalog.migrations):
+        monkeypatch.setattr(catalog, each.__name__, each.__wrapped__)
+    return tmp_path
+
+
+def put(folder: Path, name: str, text: str) -> None:
+    path = folder / "migrations" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"-- name: x\n-- Why.\n{text}\n")
+
+
+def test_a_comment_may_be_put_better(folder: Path) -> None:
+    """The statements are what was applied."""
+    (before,) = catalog.migrations("x")
+    tables = folder / "topics" / catalog.TABLES
+    tables.write_text("-- name: a\n-- Better.\nCREATE TABLE\n    a -- None.\n    ();\n")
+    assert catalog.migrations("x")[0].checksum == before.checksum
+    tables.write_text("-- name: a\n-- Better.\nCREATE TABLE b ();\n")
+    assert catalog.migrations("x")[0].checksum != before.checksum
+
+
+def test_an_old_schema_gets_migrations_and_a_new_one_the_tables_of_now(folder: Path) -> None:
+    first = catalog.migrations("x")[0]
+    put(folder, "0002_more.sql", "ALTER TABLE a ADD COLUMN b int;")
+    assert [each.name for each in catalog.migrations("x")] == ["tables", "more"]
+    now = "-- name: a\n-- Why.\nCREATE TABLE a (b int);\n"
+    (folder / "topics" / catalog.TABLES).write_text(now)
+    # At the first release what the tables were is laid down.
+    put(folder, "0001_tables.sql", "CREATE TABLE a ();")
+    assert catalog.migrations("x")[0].checksum == first.checksum
+    (new,) = catalog.steps("x", {})
+    assert (new.text, [each.version for each in new.recorded]) == (now, [1, 2])
+    (old,) = catalog.steps("x", {0, 1})
+    assert ("ADD COLUMN" in old.text, [each.version for each in old.recorded]) == (True, [2])
+    assert catalog.steps("x", {0, 1, 2}) == []
+
+
+def test_migrations_have_no_gap(folder: Path) -> None:
+    put(folder, "0003_more.sql", "SELECT 1;")
+    with pytest.raises(PenstockError, match="not numbered 0002, 0003"):
+        catalog.migrations("x")

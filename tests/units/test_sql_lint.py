@@ -76,15 +76,6 @@ def test_a_line_has_120_characters_at_most(dialect: str) -> None:
     assert faults(f"SELECT 1;\n{longer}\n", path) == [fault]
 
 
-@pytest.mark.parametrize("dialect", ["postgres", "mysql"])
-def test_an_applied_migration_stays_as_it_is(dialect: str) -> None:
-    """Those that come later keep the limit."""
-    long = f"-- {'x' * 118}\n"
-    newest = sql_lint.LONG_MIGRATIONS[dialect]
-    assert faults(long, Path(f"sql/{dialect}/migrations/{newest:04d}_x.sql")) == []
-    assert len(faults(long, Path(f"sql/{dialect}/migrations/{newest + 1:04d}_x.sql"))) == 1
-
-
 UNDONE = "{{on error: CALL undo_call()}}"
 BEGUN, ENDED = "CALL begin_call('p()');", "CALL end_call();"
 

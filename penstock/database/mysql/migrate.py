@@ -41,7 +41,7 @@ class MySQLSteps:
                 f"{schema!r} is a database of the server's own", hint="use a database of its own"
             )
         self._connection = connection
-        self._schema = schema
+        self.schema = schema
         self._lock_wait_seconds = lock_wait_seconds
 
     def require_server(self) -> None:
@@ -51,7 +51,7 @@ class MySQLSteps:
     @contextmanager
     def session(self) -> Iterator[None]:
         """One runner at a time; restores the session's settings at the end."""
-        name = f"penstock migrate {self._schema}"
+        name = f"penstock migrate {self.schema}"
         seconds = max(1, int(self._lock_wait_seconds))
         got = self._run("SELECT GET_LOCK(%(name)s, %(seconds)s)", name=name, seconds=seconds)
         if got != [(1,)]:
@@ -67,14 +67,16 @@ class MySQLSteps:
     def prepare(self) -> None:
         """Create the schema and the bookkeeping table, unless they exist: then fewer rights do."""
         if not self._has_bookkeeping():
-            for statement in mysql_scripts.prepare(self._schema):
+            for statement in mysql_scripts.prepare(self.schema):
                 self._run(statement)
-        for statement in mysql_scripts.session(self._schema):
+        for statement in mysql_scripts.session(self.schema):
             self._run(statement)
 
-    def migration(self, migration: catalog.Migration, is_needed: Callable[[], bool]) -> bool:
-        """One migration and its record."""
-        self._apply(mysql_scripts.migration(migration))
+    def migrations(
+        self, text: str, recorded: Sequence[catalog.Migration], is_needed: Callable[[], bool]
+    ) -> bool:
+        """What makes the schema that these migrations lead to, and their records."""
+        self._apply(mysql_scripts.migrations(text, recorded))
         return True
 
     def functions(self, functions: catalog.Functions, is_needed: Callable[[], bool]) -> bool:
@@ -87,7 +89,7 @@ class MySQLSteps:
     def recorded(self) -> list[Row]:
         """What was applied; nothing when there is no schema."""
         for by_procedure in (False, True):
-            statement = mysql_scripts.recorded(self._schema, by_procedure=by_procedure)
+            statement = mysql_scripts.recorded(self.schema, by_procedure=by_procedure)
             try:
                 return self._run(statement)
             except Exception as error:
@@ -101,7 +103,7 @@ class MySQLSteps:
     @staticmethod
     def printed(
         schema: str,
-        migrations: Sequence[catalog.Migration],
+        steps: Sequence[catalog.Step],
         functions: catalog.Functions,
         *,
         whole: bool,
@@ -109,8 +111,8 @@ class MySQLSteps:
         """The same statements for the ``mysql`` client."""
         script = mysql_scripts.prepare(schema) if whole else []
         script += mysql_scripts.session(schema)
-        for each in migrations:
-            script += mysql_scripts.migration(each)
+        for each in steps:
+            script += mysql_scripts.migrations(*each)
         script += mysql_scripts.functions(functions, replace=False)
         title = f"-- Penstock, database {schema}: apply with the mysql client.\nDELIMITER $$\n"
         return f"{title}{mysql_scripts.printed(script)}DELIMITER ;\n"
@@ -185,7 +187,7 @@ class MySQLSteps:
 
     def _restore(self, before: Row) -> None:
         name, *values = before
-        if name is not None and name != self._schema:
+        if name is not None and name != self.schema:
             self._run(f"USE `{str(name).replace('`', '``')}`")
         for setting, value in zip(_SETTINGS, values, strict=True):
             self._run(f"SET SESSION {setting} = %(value)s", value=value)
@@ -195,7 +197,7 @@ class MySQLSteps:
             self._run(
                 "SELECT 1 FROM information_schema.TABLES"
                 " WHERE TABLE_SCHEMA = %(schema)s AND TABLE_NAME = 'schema_migrations'",
-                schema=self._schema,
+                schema=self.schema,
             )
         )
 

@@ -8,7 +8,7 @@ the schema.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.database import catalog
 from penstock.database.postgres.scripts import FUNCTIONS_VERSION, program
@@ -52,9 +52,15 @@ def session(schema: str) -> list[str]:
     ]
 
 
-def migration(migration: catalog.Migration) -> list[str]:
-    """One numbered migration and its record."""
-    return [*statements(migration.text), _record(migration)]
+def migrations(text: str, recorded: Sequence[catalog.Migration]) -> list[str]:
+    """What makes the schema that these migrations lead to, and their records in one statement."""
+    rows = ", ".join(
+        f"({each.version}, '{each.name}', '{each.checksum}', {each.oldest_program}, "
+        f"'{program()}', USER())"
+        for each in recorded
+    )
+    record = f"INSERT INTO schema_migrations ({_COLUMNS}, applied_by) VALUES {rows}"
+    return [*statements(text), record]
 
 
 def functions(
@@ -130,12 +136,4 @@ def recorded(schema: str, *, by_procedure: bool = False) -> str:
     return (
         f"SELECT {_COLUMNS}, applied_at, applied_by FROM `{schema}`.schema_migrations"
         " ORDER BY version"
-    )
-
-
-def _record(migration: catalog.Migration) -> str:
-    return (
-        f"INSERT INTO schema_migrations ({_COLUMNS}, applied_by) VALUES ({migration.version}, "
-        f"'{migration.name}', '{migration.checksum}', {migration.oldest_program}, "
-        f"'{program()}', USER())"
     )

@@ -24,7 +24,7 @@ class PostgresSteps:
 
     def __init__(self, connection: Any, schema: str, lock_wait_seconds: float) -> None:
         self._connection = connection
-        self._schema = schema
+        self.schema = schema
         self._lock_wait_seconds = lock_wait_seconds
 
     def require_server(self) -> None:
@@ -39,15 +39,17 @@ class PostgresSteps:
     def prepare(self) -> None:
         """Create the schema and the bookkeeping table, unless they exist: then fewer rights do."""
         if not self._has_bookkeeping():
-            self._apply(migration_scripts.prepare(self._schema), lambda: True)
+            self._apply(migration_scripts.prepare(self.schema), lambda: True)
 
-    def migration(self, migration: catalog.Migration, is_needed: Callable[[], bool]) -> bool:
-        """One migration and its record."""
-        return self._apply(migration_scripts.migration(migration, self._schema), is_needed)
+    def migrations(
+        self, text: str, recorded: Sequence[catalog.Migration], is_needed: Callable[[], bool]
+    ) -> bool:
+        """What makes the schema that these migrations lead to, and their records."""
+        return self._apply(migration_scripts.migrations(text, recorded, self.schema), is_needed)
 
     def functions(self, functions: catalog.Functions, is_needed: Callable[[], bool]) -> bool:
         """All functions and their record."""
-        return self._apply(migration_scripts.functions(functions, self._schema), is_needed)
+        return self._apply(migration_scripts.functions(functions, self.schema), is_needed)
 
     def recorded(self) -> list[Row]:
         """What was applied; nothing when there is no schema."""
@@ -55,13 +57,13 @@ class PostgresSteps:
             return []
         by_function = self._needs_function()
         return calls.execute(
-            self._connection, migration_scripts.recorded(self._schema, by_function=by_function)
+            self._connection, migration_scripts.recorded(self.schema, by_function=by_function)
         )
 
     @staticmethod
     def printed(
         schema: str,
-        migrations: Sequence[catalog.Migration],
+        steps: Sequence[catalog.Step],
         functions: catalog.Functions,
         *,
         whole: bool,
@@ -69,11 +71,11 @@ class PostgresSteps:
         """The same scripts as text."""
         lock = migration_scripts.lock(schema)
         scripts = [migration_scripts.prepare(schema)] if whole else []
-        scripts += [migration_scripts.migration(each, schema) for each in migrations]
+        scripts += [migration_scripts.migrations(*each, schema) for each in steps]
         scripts.append(migration_scripts.functions(functions, schema))
         title = f"-- Penstock, schema {schema}: apply with a tool that stops at the first error.\n"
-        steps = "\n".join(f"\nBEGIN;\n{lock}{script.strip()}\nCOMMIT;" for script in scripts)
-        return f"{title}{steps}\n"
+        texts = "\n".join(f"\nBEGIN;\n{lock}{script.strip()}\nCOMMIT;" for script in scripts)
+        return f"{title}{texts}\n"
 
     @staticmethod
     @contextmanager
@@ -112,7 +114,7 @@ class PostgresSteps:
 
     def _once(self, script: str, is_needed: Callable[[], bool]) -> bool:
         with self._connection.transaction():
-            self._connection.execute(migration_scripts.lock(self._schema).encode())
+            self._connection.execute(migration_scripts.lock(self.schema).encode())
             if not is_needed():
                 return False
             self._connection.execute(script.encode())
@@ -123,7 +125,7 @@ class PostgresSteps:
             self._connection,
             "SELECT 1 FROM pg_catalog.pg_tables"
             " WHERE schemaname = %(schema)s AND tablename = 'schema_migrations'",
-            {"schema": self._schema},
+            {"schema": self.schema},
         )
         return bool(rows)
 
@@ -137,7 +139,7 @@ class PostgresSteps:
             " WHERE n.nspname = %(schema)s AND c.relname = 'schema_migrations'"
             " AND p.proname = 'applied_migrations' AND p.pronargs = 0"
             " AND NOT pg_catalog.has_table_privilege(c.oid, 'SELECT')",
-            {"schema": self._schema},
+            {"schema": self.schema},
         )
         return bool(rows)
 

@@ -6,6 +6,7 @@ Scripts name the schema only in the search path, so one set of files serves any 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from penstock.database.catalog import Functions, Migration
 
@@ -49,15 +50,23 @@ CREATE TABLE IF NOT EXISTS "{schema}".schema_migrations (
 """
 
 
-def migration(migration: Migration, schema: str) -> str:
-    """One numbered migration and its record, whose primary key refuses a second run."""
+def migrations(text: str, recorded: Sequence[Migration], schema: str) -> str:
+    """What makes the schema that these migrations lead to, and their records.
+
+    The primary key of the records refuses a second run.
+    """
+    rows = ",\n".join(
+        f"    ({each.version}, '{each.name}', '{each.checksum}', {each.oldest_program},"
+        f" '{program()}')"
+        for each in recorded
+    )
     return f"""\
 {_settings(schema)}
-{migration.text.strip()}
+{text.strip()}
 
 INSERT INTO schema_migrations ({_COLUMNS})
-VALUES ({migration.version}, '{migration.name}', '{migration.checksum}',
-        {migration.oldest_program}, '{program()}');
+VALUES
+{rows};
 """
 
 

@@ -17,6 +17,7 @@ from penstock.errors import (
     MigrationChanged,
     NotMigrated,
     SchemaTooNew,
+    UnreleasedSchema,
 )
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase
@@ -100,11 +101,55 @@ def test_three_runners_at_once_apply_everything_once(db: ContractDatabase, schem
     assert sorted(applied) == sorted(_everything(db))
 
 
-def test_an_edited_migration_is_refused(db: ContractDatabase, installed: str) -> None:
+def test_an_edited_migration_is_refused(
+    db: ContractDatabase, installed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _add_migration(db, monkeypatch, "-- name: more\nCREATE TABLE IF NOT EXISTS half (id int);\n")
+    assert "addition" in migrate.migrate(db.url).applied
     db.run(f"UPDATE {installed}.schema_migrations SET checksum = 'x' WHERE version = 2")
     for verb in (migrate.migrate, migrate.check):
         with pytest.raises(MigrationChanged, match="0002_"):
             verb(db.url)
+
+
+#: What a version before the first release has recorded: its own first migration and some more, or
+#: the tables as they were at that time.
+UNRELEASED = {
+    "migrations": "UPDATE {0} SET name = 'names', checksum = 'x', version = version + 47"
+    " WHERE version = 1; INSERT INTO {0} (version, name, checksum, oldest_program, program,"
+    " applied_by) VALUES (1, 'names', 'x', 0, '0.1', 'them')",
+    "tables": "UPDATE {0} SET checksum = 'x' WHERE version = 1",
+}
+
+
+@pytest.mark.parametrize("made_by", UNRELEASED)
+def test_what_was_never_released_is_refused(
+    db: ContractDatabase, installed: str, made_by: str
+) -> None:
+    """Guard: _refuse_unreleased, before anything is written.  The functions would be outdated."""
+    for statement in UNRELEASED[made_by].format(f"{installed}.schema_migrations").split("; "):
+        db.run(statement)
+    db.run(f"UPDATE {installed}.schema_migrations SET checksum = 'x' WHERE version = 0")
+    listed = f"SELECT version, name, checksum, applied_at FROM {installed}.schema_migrations"
+    before = sorted(db.run(listed))
+    for verb in (migrate.migrate, migrate.check, migrate.status):
+        with pytest.raises(UnreleasedSchema, match="never released"):
+            verb(db.url)
+    with pytest.raises(UnreleasedSchema) as refused:
+        migrate.require_usable(db.connect())
+    for command in ("penstock tail TOPIC --from earliest", "then DROP ", "`penstock migrate`"):
+        assert command in str(refused.value.hint)
+    assert sorted(db.run(listed)) == before
+
+
+def test_without_the_refusal_a_program_starts_on_tables_that_are_not_its_own(
+    db: ContractDatabase, installed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: _refuse_unreleased does nothing.  Then the older tables are as good as its own."""
+    db.run(f"UPDATE {installed}.schema_migrations SET name = 'names' WHERE version = 1")
+    monkeypatch.setattr(migrate, "_refuse_unreleased", lambda *arguments: None)
+    migrate.require_usable(db.connect())
+    assert migrate.migrate(db.url).applied == ()
 
 
 def test_what_failed_half_way_is_done_again(

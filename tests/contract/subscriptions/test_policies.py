@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from typing import Any
 
 import pytest
 
 import penstock
 from penstock import database
-from penstock.database import calls, catalog
+from penstock.database import calls
 from penstock.errors import (
     InvalidArgument,
     NamespaceNotFound,
@@ -77,11 +76,6 @@ LOCKS_SCOPE: Guard = {
         "CALL lock_subscription(of_name, scope_id);",
         "CALL require_subscription(of_name, scope_id);",
     ),
-}
-#: What of the migration looks after the times that were configured before it.
-KEPT = {
-    "postgres": ("times_that_were_configured",),
-    "mysql": ("create_add_policies", "add_policies", "forget_add_policies"),
 }
 
 
@@ -241,29 +235,6 @@ def test_history_has_every_version(own: Any) -> None:
     assert all(each.updated_by for each in found)
     assert policies.policy_history(own, "lease", **TOPIC) == []
     assert policies.list_policies(own) == []
-
-
-def test_times_from_before_policies_become_the_subscription_s_own(
-    db: ContractDatabase, own: Any
-) -> None:
-    """Guard: the migration keeps them as a policy. Else the next change would set them back."""
-    dialect = "postgres" if db.engine == "postgres" else "mysql"
-    (migration,) = [each for each in catalog.migrations(dialect) if each.name == "policies"]
-    blocks = dict(catalog.blocks(migration.text))
-    db.run("UPDATE penstock.subscriptions SET lease_seconds = 60, max_consumers = 2")
-    used = "SET search_path = penstock" if dialect == "postgres" else "USE penstock"
-    with closing(db.connect()) as owner:
-        database.execute(owner, used)
-        for name in KEPT[dialect]:
-            database.execute(owner, blocks[name])
-    assert {each.kind: each.settings for each in policies.list_policies(own)} == {
-        "heartbeat": {"heartbeat_seconds": 3, "lease_seconds": 60, "release_seconds": 10},
-        "lease": {"max_consumers": 2},
-    }
-    retry(own, 3, GLOBAL)
-    found = subscription_policy(own, SUBSCRIPTION)
-    assert (found.lease_seconds, found.max_consumers, found.max_attempts) == (60, 2, 3)
-    assert [each.version for each in policies.policy_history(own, "lease", **OWN)] == [1]
 
 
 def change_twice(db: ContractDatabase, own: Any) -> None:

@@ -1,0 +1,65 @@
+-- name: dead_letters
+-- A copy of each event that was given up, with the reason; it outlives the event's retention.
+CREATE TABLE IF NOT EXISTS dead_letters (
+    subscription_id BIGINT NOT NULL,
+    partition_id BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
+    history INT NOT NULL,
+    event_id BINARY(16) NOT NULL,
+    `key` VARCHAR(255),
+    type VARCHAR(255) NOT NULL,
+    content_type VARCHAR(255) NOT NULL,
+    headers MEDIUMTEXT,
+    payload LONGBLOB NOT NULL,
+    created_at DATETIME(6) NOT NULL,
+    reason TEXT NOT NULL,
+    died_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    id BIGINT NOT NULL AUTO_INCREMENT,
+    -- How often it was handed out, and how often it had been when it was redriven last.
+    attempts INT NOT NULL DEFAULT 1,
+    attempts_before INT NOT NULL DEFAULT 0,
+    -- Later events of its key wait behind it, in the order of history and sequence.
+    parked BOOLEAN NOT NULL DEFAULT FALSE,
+    -- It is to be handed out again.
+    redriven_at DATETIME(6),
+    PRIMARY KEY (subscription_id, partition_id, sequence, history),
+    UNIQUE KEY dead_letters_id (id),
+    -- The keys whose events wait, and the first of each.
+    KEY dead_letters_parked (subscription_id, parked, partition_id, `key`, history, sequence),
+    KEY dead_letters_redriven (subscription_id, partition_id, redriven_at),
+    -- Those that have been kept for as long as a policy says.
+    KEY dead_letters_died (subscription_id, died_at)
+) ENGINE = InnoDB;
+
+-- name: attempts
+-- How often the event behind a position was handed out, once it is suspected to be what breaks its consumer: a row for
+-- a partition that is, or was, in trouble.
+CREATE TABLE IF NOT EXISTS attempts (
+    subscription_id BIGINT NOT NULL,
+    partition_id BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
+    history INT NOT NULL,
+    attempts INT NOT NULL,
+    reason TEXT NOT NULL,
+    at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    PRIMARY KEY (subscription_id, partition_id)
+) ENGINE = InnoDB;
+
+-- name: dropped_letters
+-- Dead letters that somebody has thrown away: what they were and why they died, without their payload.
+CREATE TABLE IF NOT EXISTS dropped_letters (
+    subscription_id BIGINT NOT NULL,
+    id BIGINT NOT NULL,
+    partition_id BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
+    history INT NOT NULL,
+    event_id BINARY(16) NOT NULL,
+    `key` VARCHAR(255),
+    type VARCHAR(255) NOT NULL,
+    reason TEXT NOT NULL,
+    attempts INT NOT NULL,
+    died_at DATETIME(6) NOT NULL,
+    dropped_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    dropped_by VARCHAR(400) NOT NULL,
+    PRIMARY KEY (subscription_id, id)
+) ENGINE = InnoDB;

@@ -1,0 +1,68 @@
+-- name: dead_letters
+-- A copy of each event that was given up, with the reason; it outlives the event's retention.
+CREATE TABLE dead_letters (
+    subscription_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    sequence bigint NOT NULL,
+    history integer NOT NULL,
+    event_id uuid NOT NULL,
+    key text,
+    type text NOT NULL,
+    content_type text NOT NULL,
+    headers jsonb,
+    payload bytea NOT NULL,
+    created_at timestamptz NOT NULL,
+    reason text NOT NULL,
+    died_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    -- How often it was handed out, and how often it had been when it was redriven last.
+    attempts integer NOT NULL DEFAULT 1,
+    attempts_before integer NOT NULL DEFAULT 0,
+    -- Later events of its key wait behind it, in the order of history and sequence.
+    parked boolean NOT NULL DEFAULT false,
+    -- It is to be handed out again.
+    redriven_at timestamptz,
+    PRIMARY KEY (subscription_id, partition_id, sequence, history)
+);
+-- Lists of a subscription, and single letters.
+CREATE UNIQUE INDEX dead_letters_id ON dead_letters (subscription_id, id);
+-- The keys whose events wait, and the first of each.
+CREATE INDEX dead_letters_parked ON dead_letters (subscription_id, partition_id, key, history, sequence) WHERE parked;
+-- What is to be handed out again; small, because that does not take long.
+CREATE INDEX dead_letters_redriven ON dead_letters (subscription_id, partition_id, history, sequence)
+WHERE redriven_at IS NOT NULL;
+-- Those that have been kept for as long as a policy says.
+CREATE INDEX dead_letters_died ON dead_letters (subscription_id, died_at) WHERE redriven_at IS NULL AND NOT parked;
+
+-- name: attempts
+-- How often the event behind a position was handed out, once it is suspected to be what breaks its consumer: a row for
+-- a partition that is, or was, in trouble.
+CREATE TABLE attempts (
+    subscription_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    sequence bigint NOT NULL,
+    history integer NOT NULL,
+    attempts integer NOT NULL,
+    reason text NOT NULL,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (subscription_id, partition_id)
+) WITH (fillfactor = 50);
+
+-- name: dropped_letters
+-- Dead letters that somebody has thrown away: what they were and why they died, without their payload.
+CREATE TABLE dropped_letters (
+    subscription_id bigint NOT NULL,
+    id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    sequence bigint NOT NULL,
+    history integer NOT NULL,
+    event_id uuid NOT NULL,
+    key text,
+    type text NOT NULL,
+    reason text NOT NULL,
+    attempts integer NOT NULL,
+    died_at timestamptz NOT NULL,
+    dropped_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    dropped_by text NOT NULL,
+    PRIMARY KEY (subscription_id, id)
+);

@@ -1,0 +1,40 @@
+-- name: blocks
+-- What a relay is about to send, written down before it is sent: a successor sends the very same range again. Only the
+-- newest block of a partition can be open, so old slices can go.
+CREATE SEQUENCE blocks_id CACHE 1;
+CREATE TABLE blocks (
+    id bigint NOT NULL DEFAULT nextval('blocks_id'),
+    subscription_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    first_sequence bigint NOT NULL,
+    last_sequence bigint NOT NULL,
+    lease_epoch bigint NOT NULL,
+    opened_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The topic's address then: a block that is sent again has to be the very same, also when its topic was given
+    -- another address meanwhile.
+    topic text COLLATE "C",
+    PRIMARY KEY (id)
+) PARTITION BY RANGE (id);
+-- Finds the newest block of a partition.
+CREATE INDEX ON blocks (subscription_id, partition_id, id);
+
+-- name: relay_failures
+-- Every failed attempt of a block, so that nothing loops without being counted. Only those of an open block matter;
+-- they are cut by the ids of blocks.
+CREATE TABLE relay_failures (
+    block_id bigint NOT NULL,
+    attempt integer NOT NULL,
+    error text NOT NULL,
+    failed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (block_id, attempt)
+) PARTITION BY RANGE (block_id);
+
+-- name: relay_files
+-- Which policy file's relays the database follows. What a file sets has its origin; a relay of it is a subscription,
+-- which has none.
+CREATE TABLE relay_files (
+    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+    origin text NOT NULL,
+    claimed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    claimed_by text NOT NULL DEFAULT session_user
+);
