@@ -41,9 +41,10 @@ from dagster_project.naming import (
 )
 from ops.hours import changed_hours
 from ops.policies import file as policy_file
-from ops.policies.checks import require_name
-from ops.policies.file import Policies, RelayPolicy, TopicPolicy
+from ops.policies.file import Policies
 from ops.policies.policy import is_subscribed
+from ops.policies.settings import RelayPolicy, TopicPolicy
+from ops.policies.values import require_name
 from penstock import database
 from penstock.dagster.keys import HOUSE, node_name, relay_slug, topic_slug
 from penstock.database import address, config

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import dagster as dg
 
-from ops.policies.file import TopicPolicy
+from ops.policies.settings import TopicPolicy
 from penstock.errors import PenstockError, error_text, lasts
 from penstock.records import LogEpoch
 from penstock.topics import names

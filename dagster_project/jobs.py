@@ -23,8 +23,9 @@ from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import DONE
 from ops.hours import epochs_between
-from ops.policies.file import Policies, TopicPolicy
+from ops.policies.file import Policies
 from ops.policies.policy import FOLLOWS_ANOTHER, follows
+from ops.policies.settings import TopicPolicy
 from ops.seal import seal
 from penstock.archive.copies import key_of
 from penstock.errors import PenstockError, lasts

@@ -10,9 +10,10 @@ from typing import Any
 from ops.archive.overview import archived_topics
 from ops.backfill.asking import by_hand, due_requests
 from ops.lateness import QUEUE, lateness
-from ops.policies.checks import REFERENCE
-from ops.policies.file import HAND, Policies, RelayPolicy
+from ops.policies.file import HAND, Policies
 from ops.policies.policy import PolicyDrift, drift, in_shell, to_database
+from ops.policies.settings import RelayPolicy
+from ops.policies.values import REFERENCE
 from penstock import log
 from penstock.database import call
 from penstock.doctor.findings import Finding, Severity, error, shell, warning

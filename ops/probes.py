@@ -18,8 +18,9 @@ from ops.canary import Canary, fly
 from ops.health import health
 from ops.hours import epochs_between
 from ops.lateness import lateness, queue_names
-from ops.policies.file import HealthLimits, Policies
+from ops.policies.file import Policies
 from ops.policies.policy import awaited, drift, is_subscribed, other_files, set_by_hand
+from ops.policies.settings import HealthLimits
 from penstock import database, log, subscriptions
 from penstock.doctor import Severity
 from penstock.doctor.findings import shell

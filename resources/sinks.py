@@ -9,7 +9,7 @@ import dagster as dg
 from ops.policies.file import load
 
 if TYPE_CHECKING:
-    from ops.policies.file import RelayPolicy
+    from ops.policies.settings import RelayPolicy
 
 
 class SinkResource(dg.ConfigurableResource[None]):

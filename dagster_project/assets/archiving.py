@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ops.policies.file import TopicPolicy
+from ops.policies.settings import TopicPolicy
 from penstock.archive.copies import EpochKey
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource

@@ -19,9 +19,10 @@ from dagster_project.catalogue import Catalogue
 from dagster_project.common import DATA_VERSION, SPARK_POOL, epoch_metadata, hour_of, of_database
 from ops.archive.placement import verified_on
 from ops.hours import data_version, epochs_of_hour
-from ops.policies.checks import REFERENCE
-from ops.policies.file import Policies, TopicPolicy
+from ops.policies.file import Policies
 from ops.policies.policy import FOLLOWS_ANOTHER, follows
+from ops.policies.settings import TopicPolicy
+from ops.policies.values import REFERENCE
 from penstock.archive.copies import key_of
 from penstock.records import LogEpoch
 from resources.database import DatabaseResource

@@ -15,7 +15,6 @@ from dagster_project.common import HOUSE_GROUP, code_of, of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.health import health
-from ops.policies.checks import said_size
 from ops.policies.file import Policies
 from ops.policies.policy import (
     PolicyDrift,
@@ -27,6 +26,7 @@ from ops.policies.policy import (
     other_files,
     retention_in_force,
 )
+from ops.policies.values import said_size
 from ops.probes import NO_ERRORS, POLICY_DRIFT, Probe, World
 from ops.retention.clean import drop_slices
 from penstock import log, subscriptions

@@ -14,8 +14,8 @@ from dagster_project.common import of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import LEFT, MAIN, DutyOutcome
-from ops.policies.file import RelayPolicy
 from ops.policies.policy import FOLLOWS_ANOTHER, follows, is_subscribed
+from ops.policies.settings import RelayPolicy
 from penstock import subscriptions
 from penstock.errors import SinkError
 from penstock.spark.options import DatabaseAddress

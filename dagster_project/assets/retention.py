@@ -13,9 +13,10 @@ from dagster_project.common import of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import DutyOutcome
-from ops.policies.checks import said_size
-from ops.policies.file import Policies, TopicPolicy
+from ops.policies.file import Policies
 from ops.policies.policy import topic_drift
+from ops.policies.settings import TopicPolicy
+from ops.policies.values import said_size
 from ops.retention.guard import DamagedCopy, ReadBack
 from penstock.errors import RetentionRefused
 from penstock.topics.retention import retention_limits

@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_project import common
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import of_database, table
-from ops.policies.file import TopicPolicy
+from ops.policies.settings import TopicPolicy
 from penstock.archive.targets import Target
 from penstock.errors import lasts
 from resources.database import DatabaseResource

@@ -32,8 +32,8 @@ from dagster_project.triggers import (
     result,
     sense_while_up,
 )
-from ops.policies.file import RelayPolicy
 from ops.policies.policy import follows
+from ops.policies.settings import RelayPolicy
 from ops.probes import RELAY
 from penstock import log, subscriptions
 from penstock.errors import TopicNotFound

@@ -26,8 +26,9 @@ from dagster_project.triggers import (
 from ops.backfill.asking import ask_once
 from ops.backfill.requests import Window
 from ops.hours import LostCopy, lost_copies
-from ops.policies.file import Policies, TopicPolicy
+from ops.policies.file import Policies
 from ops.policies.policy import FOLLOWS_ANOTHER, follows
+from ops.policies.settings import TopicPolicy
 from ops.seal import copies_of, lacking, missing_copies
 from penstock.archive.copies import EpochKey, key_of
 from penstock.records import as_time

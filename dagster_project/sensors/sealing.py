@@ -21,8 +21,8 @@ from dagster_project.triggers import (
     sense_while_up,
 )
 from ops.hours import UnsealedLog, unsealed_logs
-from ops.policies.file import SealPolicy
 from ops.policies.policy import FOLLOWS_ANOTHER, follows
+from ops.policies.settings import SealPolicy
 from resources.database import DatabaseResource
 
 VERSION = 1

@@ -14,7 +14,8 @@ from penstock.database import call, connect
 from penstock.errors import ConfigurationError, TargetUnavailable, TopicNotFound
 
 if TYPE_CHECKING:
-    from ops.policies.file import Policies, TopicPolicy
+    from ops.policies.file import Policies
+    from ops.policies.settings import TopicPolicy
     from penstock.records import LogEpoch
 
 #: How long a target may take to say that it is there.

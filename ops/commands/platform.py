@@ -170,7 +170,7 @@ def _seal_limits(
     policies: Policies, topic: str, max_events: int | None, max_age_seconds: float | None
 ) -> tuple[int, float | None]:
     """Size and age of a topic's log epochs: an option, else the policy, else the preset."""
-    from ops.policies.file import SealPolicy
+    from ops.policies.settings import SealPolicy
 
     policy = policies.of_topic(topic).seal or SealPolicy()
     if policies.of_topic(topic).seal is None and max_age_seconds is None:

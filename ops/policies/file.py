@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from ops.archive.placement import COPY_SECONDS, MAX_WEIGHT, Placement
-from ops.policies import checks, yaml_file
+from ops.policies import checks, values, yaml_file
+from ops.policies.settings import (
+    HealthLimits,
+    RelayPolicy,
+    RetentionPolicy,
+    SealPolicy,
+    TargetSettings,
+    TopicPolicy,
+)
 from ops.seal import MAX_EVENTS
 from ops.sinks.address import require_no_secret
 from penstock.archive.targets import Target
@@ -48,71 +56,6 @@ _SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _STORE_OPTIONS = (
     *_SECRETS, "aws_region", "aws_endpoint_url", "aws_virtual_hosted_style_request", "allow_http"
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class SealPolicy:
-    """When a log epoch is cut: at so many events, or at so great an age."""
-
-    max_events: int = MAX_EVENTS
-    max_age_seconds: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPolicy:
-    """How old events must be, and how many verified copies they need, before they are removed.
-
-    No copies: the topic's ``archive: none`` says that they go without one.  Above ``max_bytes`` the
-    oldest go before their age and before everybody has read them, but not without the copies.
-    """
-
-    minimum_age_seconds: int
-    copies: int = 1
-    max_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPolicy:
-    """What happens to the events of one topic.  Without ``retention`` nothing is ever removed.
-
-    ``archive`` names the targets; ``placement`` says on how many of them copies lie.
-    """
-
-    topic: str
-    owner: str | None = None
-    seal: SealPolicy | None = None
-    archive: tuple[str, ...] = ()
-    retention: RetentionPolicy | None = None
-    placement: Placement | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RelayPolicy:
-    """A subscription of a topic whose consumer is a sink."""
-
-    name: str
-    topic: str
-    subscription: str
-    sink: str
-
-
-@dataclass(frozen=True, slots=True)
-class TargetSettings:
-    """A place for archives, and what an object store needs: variables are not resolved yet."""
-
-    uri: str
-    options: dict[str, str] = field(default_factory=dict, repr=False)
-    weight: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class HealthLimits:
-    """How late each part of the work may be, in seconds."""
-
-    unsequenced: int = 15
-    relay_lag: int = 30
-    consumer_lag: int = 300
-    end_to_end: int = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +114,7 @@ class Policies:
         """The address of its database, with the password: for connections, never for logs."""
         is_own = not self.database
         found = (
-            config.database_url(environ) if is_own else checks.expand(self.url, self.entry, environ)
+            config.database_url(environ) if is_own else values.expand(self.url, self.entry, environ)
         )
         checks.require_own(found, self.entry, self.urls, environ)
         if not is_own:
@@ -194,9 +137,9 @@ class Policies:
                 hint=f"the policy file has: {', '.join(self.targets) or 'none'}",
             )
         given = self.targets[name]
-        uri = checks.expand(given.uri, f"targets.{name}", environ)
+        uri = values.expand(given.uri, f"targets.{name}", environ)
         options = {
-            option: checks.expand(value, f"targets.{name}.options.{option}", environ)
+            option: values.expand(value, f"targets.{name}.options.{option}", environ)
             for option, value in given.options.items()
         }
         place = uri if "://" in uri else str(self.folder / uri)
@@ -224,7 +167,7 @@ class Policies:
 
     def sink_address(self, relay: RelayPolicy, environ: Mapping[str, str] | None = None) -> str:
         """The address of a relay's sink, with a local folder made absolute."""
-        address = checks.expand(relay.sink, f"relays.{relay.name}.sink", environ)
+        address = values.expand(relay.sink, f"relays.{relay.name}.sink", environ)
         scheme, _, path = address.partition(":")
         if scheme == "jsonl" and not path.startswith("/"):
             return f"jsonl:{self.folder / path}"
@@ -272,12 +215,12 @@ def parse(text: str, path: Path) -> Policies:
 
 def _policies(content: Any, path: Path) -> Policies:
     known = ("targets", *_OF_DATABASES, "databases", "name")
-    top = checks.section(content, "the file", known)
-    folder, file = path.parent, checks.file_name(top.get("name"), path)
-    targets = {name: _target(name, value) for name, value in checks.entries(top, "targets").items()}
+    top = values.section(content, "the file", known)
+    folder, file = path.parent, values.file_name(top.get("name"), path)
+    targets = {name: _target(name, value) for name, value in values.entries(top, "targets").items()}
     found = _of_database(top, Policies(folder, file, targets=targets))
     others: dict[str, Policies] = {}
-    for name, value in checks.entries(top, "databases").items():
+    for name, value in values.entries(top, "databases").items():
         where = f"databases.{name}"
         if not _DATABASE.fullmatch(name):
             raise ConfigurationError(
@@ -285,7 +228,7 @@ def _policies(content: Any, path: Path) -> Policies:
                 hint="use up to 63 lower-case letters and digits, a letter first, with single "
                 "underscores between them",
             )
-        given = checks.section(value, where, ("url", *_OF_DATABASES))
+        given = values.section(value, where, ("url", *_OF_DATABASES))
         url = _url(given.get("url"), f"{where}.url")
         if url in {each.url for each in others.values()}:
             raise ConfigurationError(f"{where}.url is that of another database too")
@@ -302,14 +245,14 @@ def _policies(content: Any, path: Path) -> Policies:
 
 def _of_database(top: Mapping[str, Any], base: Policies) -> Policies:
     """What the file says for one database; ``base`` has what all databases share."""
-    entries = checks.entries(top, "topics").items()
+    entries = values.entries(top, "topics").items()
     topics = {name: _topic(name, value, base.targets) for name, value in entries}
-    relays = {name: _relay(name, value) for name, value in checks.entries(top, "relays").items()}
+    relays = {name: _relay(name, value) for name, value in values.entries(top, "relays").items()}
     checks.require_own_subscriptions(relays.values())
     limits = _limits(top.get("limits") or {}, base.limits)
     canary = top.get("canary") or ""
     if canary:
-        checks.require_name(checks.text(canary, "canary"), "topic", "canary")
+        values.require_name(values.text(canary, "canary"), "topic", "canary")
     return replace(
         base, topics=topics, relays=relays, limits=limits, canary=canary, settings=_settings(top)
     )
@@ -319,7 +262,7 @@ def _url(value: Any, where: str) -> str:
     """An address without a password, or the variable that holds one; it is never repeated."""
     if not isinstance(value, str) or not value.strip():
         raise ConfigurationError(f"{where} is missing", hint="write ${NAME}")
-    if checks.REFERENCE.fullmatch(value):
+    if values.REFERENCE.fullmatch(value):
         return value
     try:
         config.dialect_of_url(value)
@@ -339,13 +282,13 @@ def _settings(top: Mapping[str, Any]) -> dict[tuple[str, str, str], dict[str, fl
     found = {}
     entries = [("global", "", "global", top.get("global"))]
     for section, scope in _SECTIONS.items():
-        for name, value in checks.entries(top, section).items():
+        for name, value in values.entries(top, section).items():
             where = f"{section}.{name}"
-            checks.require_name(name, scope, where)
+            values.require_name(name, scope, where)
             entries.append((scope, name, where, value))
     for scope, name, where, value in entries:
         known = (*policies.SETTINGS, *(_OF_TOPICS if scope == "topic" else ()))
-        given = checks.section(value or {}, where, known)
+        given = values.section(value or {}, where, known)
         for kind in policies.SETTINGS:
             if given.get(kind):
                 found[scope, name, kind] = _checked(kind, given[kind], f"{where}.{kind}")
@@ -362,32 +305,32 @@ def _checked(kind: str, settings: Any, where: str) -> dict[str, float | str]:
 def _target(name: str, value: Any) -> TargetSettings:
     where = f"targets.{name}"
     given = (
-        checks.section(value, where, ("uri", "options", "weight"))
+        values.section(value, where, ("uri", "options", "weight"))
         if isinstance(value, dict)
         else {"uri": value}
     )
-    uri = checks.text(given.get("uri"), where)
-    options = checks.section(given.get("options") or {}, f"{where}.options", _STORE_OPTIONS)
+    uri = values.text(given.get("uri"), where)
+    options = values.section(given.get("options") or {}, f"{where}.options", _STORE_OPTIONS)
     for option in options:
-        given_option = checks.text(options[option], f"{where}.options.{option}")
+        given_option = values.text(options[option], f"{where}.options.{option}")
         is_secret = option in _SECRETS or "@" in given_option  # a login in the endpoint
-        if is_secret and not checks.REFERENCE.fullmatch(given_option):
+        if is_secret and not values.REFERENCE.fullmatch(given_option):
             # The value is not repeated: it may be the secret itself.
             raise ConfigurationError(
                 f"{where}.options.{option} is written into the file",
                 hint="write ${NAME}, and set the environment variable NAME",
             )
-    if not checks.REFERENCE.fullmatch(uri):
+    if not values.REFERENCE.fullmatch(uri):
         Target(name, uri, tuple(options.items()))  # refuses a bad name or place
-    weight = checks.count(given.get("weight", 1), f"{where}.weight", 1, MAX_WEIGHT)
+    weight = values.count(given.get("weight", 1), f"{where}.weight", 1, MAX_WEIGHT)
     return TargetSettings(uri, dict(options), weight)
 
 
 def _topic(name: str, value: Any, targets: Mapping[str, TargetSettings]) -> TopicPolicy:
     where = f"topics.{name}"
-    checks.require_name(name, "topic", where)
-    given = checks.section(value or {}, where, (*_OF_TOPICS, *policies.SETTINGS))
-    owner = checks.owner(given.get("owner"), f"{where}.owner")
+    values.require_name(name, "topic", where)
+    given = values.section(value or {}, where, (*_OF_TOPICS, *policies.SETTINGS))
+    owner = values.owner(given.get("owner"), f"{where}.owner")
     archive = given.get("archive") or []
     is_none = archive == _NO_ARCHIVE
     placement = None if is_none or not archive else _placement(archive, f"{where}.archive", targets)
@@ -411,15 +354,15 @@ def _placement(value: Any, where: str, targets: Mapping[str, TargetSettings]) ->
         raise ConfigurationError(
             f"{where} is not a list", hint="write archive: [target], or archive: none"
         )
-    given = checks.section(value, where, ("targets", "copies", "ack_quorum", "copy_timeout"))
+    given = values.section(value, where, ("targets", "copies", "ack_quorum", "copy_timeout"))
     listed = given.get("targets")
     if not isinstance(listed, list):
         raise ConfigurationError(f"{where}.targets is not a list", hint="write targets: [a, b, c]")
-    names = [checks.text(each, where) for each in listed]
+    names = [values.text(each, where) for each in listed]
     checks.require_targets(names, targets, where)
-    copies = checks.count(given.get("copies", len(names)), f"{where}.copies", 1, 100)
-    quorum = checks.count(given.get("ack_quorum", copies), f"{where}.ack_quorum", 1, 100)
-    timeout = checks.seconds(given.get("copy_timeout", COPY_SECONDS), f"{where}.copy_timeout")
+    copies = values.count(given.get("copies", len(names)), f"{where}.copies", 1, 100)
+    quorum = values.count(given.get("ack_quorum", copies), f"{where}.ack_quorum", 1, 100)
+    timeout = values.seconds(given.get("copy_timeout", COPY_SECONDS), f"{where}.copy_timeout")
     try:
         return Placement({name: targets[name].weight for name in names}, copies, quorum, timeout)
     except ConfigurationError as error:
@@ -429,18 +372,18 @@ def _placement(value: Any, where: str, targets: Mapping[str, TargetSettings]) ->
 def _seal(value: Any, where: str) -> SealPolicy | None:
     if value is None:
         return None
-    given = checks.section(value, where, ("max_events", "max_age"))
+    given = values.section(value, where, ("max_events", "max_age"))
     max_age = given.get("max_age")
     return SealPolicy(
-        checks.count(given.get("max_events", MAX_EVENTS), f"{where}.max_events", 1, 1_000_000),
-        None if max_age is None else checks.seconds(max_age, f"{where}.max_age"),
+        values.count(given.get("max_events", MAX_EVENTS), f"{where}.max_events", 1, 1_000_000),
+        None if max_age is None else values.seconds(max_age, f"{where}.max_age"),
     )
 
 
 def _retention(value: Any, where: str, *, is_archived: bool) -> RetentionPolicy | None:
     if value is None:
         return None
-    given = checks.section(value, where, ("minimum_age", "copies", "max_bytes"))
+    given = values.section(value, where, ("minimum_age", "copies", "max_bytes"))
     if "minimum_age" not in given:
         raise ConfigurationError(f"{where} has no minimum_age", hint="write minimum_age: 7d")
     if "copies" in given and not is_archived:
@@ -448,33 +391,33 @@ def _retention(value: Any, where: str, *, is_archived: bool) -> RetentionPolicy 
             f"{where} asks for copies of a topic with archive: none",
             hint="leave copies out, or name targets: archive: [target]",
         )
-    copies = checks.count(given.get("copies", 1), f"{where}.copies", 1, 100) if is_archived else 0
+    copies = values.count(given.get("copies", 1), f"{where}.copies", 1, 100) if is_archived else 0
     max_bytes = given.get("max_bytes")
     return RetentionPolicy(
-        checks.seconds(given["minimum_age"], f"{where}.minimum_age"),
+        values.seconds(given["minimum_age"], f"{where}.minimum_age"),
         copies,
-        None if max_bytes is None else checks.size(max_bytes, f"{where}.max_bytes"),
+        None if max_bytes is None else values.size(max_bytes, f"{where}.max_bytes"),
     )
 
 
 def _relay(name: str, value: Any) -> RelayPolicy:
     where = f"relays.{name}"
-    given = checks.section(value, where, ("topic", "subscription", "sink"))
+    given = values.section(value, where, ("topic", "subscription", "sink"))
     for required in ("topic", "sink"):
         if required not in given:
             raise ConfigurationError(f"{where} has no {required}", hint="give topic and sink")
-    topic = checks.text(given["topic"], f"{where}.topic")
-    checks.require_name(topic, "topic", f"{where}.topic")
-    subscription = checks.text(given.get("subscription", name), f"{where}.subscription")
-    sink = checks.text(given["sink"], f"{where}.sink")
+    topic = values.text(given["topic"], f"{where}.topic")
+    values.require_name(topic, "topic", f"{where}.topic")
+    subscription = values.text(given.get("subscription", name), f"{where}.subscription")
+    sink = values.text(given["sink"], f"{where}.sink")
     require_no_secret(sink, f"{where}.sink")
     return RelayPolicy(name, topic, subscription, sink)
 
 
 def _limits(value: Any, base: HealthLimits) -> HealthLimits:
     names = ("unsequenced", "relay_lag", "consumer_lag", "end_to_end")
-    given = checks.section(value, "limits", names)
-    return replace(base, **{name: checks.seconds(given[name], f"limits.{name}") for name in given})
+    given = values.section(value, "limits", names)
+    return replace(base, **{name: values.seconds(given[name], f"limits.{name}") for name in given})
 
 
 def _check_copies(

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ops.policies.checks import REFERENCE, said_size
-from ops.policies.file import FILE, FROM_FILE, HAND, Policies, RelayPolicy, RetentionPolicy
+from ops.policies.file import FILE, FROM_FILE, HAND, Policies
+from ops.policies.settings import RelayPolicy, RetentionPolicy
+from ops.policies.values import REFERENCE, said_size
 from penstock import subscriptions
 from penstock.database import call, config
 from penstock.subscriptions import policies, stream

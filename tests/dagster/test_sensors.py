@@ -25,7 +25,7 @@ from ops.backfill.requests import (
     request_backfill,
 )
 from ops.hours import UnsealedLog
-from ops.policies.file import SealPolicy
+from ops.policies.settings import SealPolicy
 from ops.seal import log_epochs
 from penstock.archive.markers import adopt_target
 from penstock.archive.targets import Target

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from ops.archive.placement import Placement
-from ops.policies import checks, file as policy_file
-from ops.policies.file import HealthLimits, RelayPolicy, RetentionPolicy, SealPolicy, TopicPolicy
+from ops.policies import file as policy_file, values
+from ops.policies.settings import (
+    HealthLimits,
+    RelayPolicy,
+    RetentionPolicy,
+    SealPolicy,
+    TopicPolicy,
+)
 from penstock.errors import ConfigurationError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -413,7 +419,7 @@ def test_a_size_has_units(tmp_path: Path, said: str, count: int, again: str) -> 
     found = policy_file.parse(text, tmp_path / "policies.yaml").topics["a/b"].retention
     assert found is not None
     assert found.max_bytes == count
-    assert checks.said_size(count) == again
+    assert values.said_size(count) == again
 
 
 @pytest.mark.parametrize("said", [
@@ -421,7 +427,7 @@ def test_a_size_has_units(tmp_path: Path, said: str, count: int, again: str) -> 
     "9223372036854775808", "[]",
 ])  # fmt: skip
 def test_what_is_no_size_is_refused(tmp_path: Path, said: str) -> None:
-    """Guard: the units and the bounds in `checks.size`."""
+    """Guard: the units and the bounds in `values.size`."""
     given = f"'{said}'" if said == "200" else said
     text = f"topics: {{a/b: {{archive: none, retention: {{minimum_age: 1d, max_bytes: {given}}}}}}}"
     with pytest.raises(ConfigurationError, match=r"topics.a/b.retention.max_bytes is"):
