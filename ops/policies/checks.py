@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ops.policies.values import known
+from ops.archive.placement import Placement
+from ops.policies.settings import RelayPolicy, RetentionPolicy
+from ops.policies.values import at, known
 from penstock.database import address, config
 from penstock.errors import ConfigurationError
 
@@ -23,6 +25,25 @@ def require_targets(names: Sequence[str], targets: Mapping[str, object], where: 
         raise ConfigurationError(f"{where} names a target twice")
 
 
+def require_copies(
+    retention: RetentionPolicy | None, placement: Placement | None, where: str
+) -> None:
+    """ConfigurationError when a topic's retention waits for more copies than its archive makes."""
+    wanted = retention.copies if retention else 0
+    if placement is None and wanted:
+        raise ConfigurationError(
+            f"{where}.retention wants {wanted} copies, but {where}.archive has 0 targets: nothing "
+            "could ever be removed",
+            hint="name targets, or fewer copies",
+        )
+    if placement is not None and wanted > placement.copies:
+        raise ConfigurationError(
+            f"{where}.retention wants {wanted} copies, but {where}.archive makes "
+            f"{placement.copies}: nothing could ever be removed",
+            hint="make more copies, or ask for fewer",
+        )
+
+
 def require_own(
     url: str, entry: str, urls: Mapping[str, str], environ: Mapping[str, str] | None
 ) -> None:
@@ -31,10 +52,8 @@ def require_own(
     Two variables may do so, one of them the environment's own, and nobody can say whose policies
     are meant for it.
     """
-    try:
+    with at(entry):
         config.dialect_of_url(url)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{entry}: {error.message}", hint=error.hint) from None
     others = {other: known(given, environ) or "" for other, given in urls.items()}
     if config.is_configured(environ):
         with suppress(ConfigurationError):  # it is told to who asks for that database
@@ -47,7 +66,7 @@ def require_own(
             )
 
 
-def require_own_subscriptions(relays: Iterable[Any]) -> None:
+def require_own_subscriptions(relays: Iterable[RelayPolicy]) -> None:
     """ConfigurationError when two relays share a subscription."""
     seen: dict[str, str] = {}
     for relay in relays:

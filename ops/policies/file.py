@@ -11,25 +11,26 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ops.archive.placement import COPY_SECONDS, MAX_WEIGHT, Placement
+from ops.archive.placement import Placement
 from ops.policies import checks, values, yaml_file
 from ops.policies.settings import (
+    ArchiveSettings,
     HealthLimits,
     RelayPolicy,
     RetentionPolicy,
     SealPolicy,
     TargetSettings,
     TopicPolicy,
+    read,
 )
-from ops.seal import MAX_EVENTS
-from ops.sinks.address import require_no_secret
+from ops.policies.values import REFERENCE, at, entries, expand, require_name, section, text, topic
 from penstock.archive.targets import Target
 from penstock.database import address, config
-from penstock.errors import ConfigurationError, InvalidArgument
+from penstock.errors import ConfigurationError
 from penstock.subscriptions import policies
 
 log = logging.getLogger(__name__)
@@ -51,11 +52,8 @@ _DATABASE = re.compile(r"(?=.{1,63}$)[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 _SECTIONS = {"namespaces": "namespace", "topics": "topic", "subscriptions": "subscription"}
 #: `archive: none`: retention removes events without a copy. It has to be said; no entry keeps them.
 _NO_ARCHIVE = "none"
-#: What an S3-compatible store may need, and what of it never stands in the file.
-_SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-_STORE_OPTIONS = (
-    *_SECRETS, "aws_region", "aws_endpoint_url", "aws_virtual_hosted_style_request", "allow_http"
-)  # fmt: skip
+#: So many characters has the name of a policy file at most; the database records it.
+_LONGEST_NAME = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +111,7 @@ class Policies:
     def database_url(self, environ: Mapping[str, str] | None = None) -> str:
         """The address of its database, with the password: for connections, never for logs."""
         is_own = not self.database
-        found = (
-            config.database_url(environ) if is_own else values.expand(self.url, self.entry, environ)
-        )
+        found = config.database_url(environ) if is_own else expand(self.url, self.entry, environ)
         checks.require_own(found, self.entry, self.urls, environ)
         if not is_own:
             config.stands_in(found, f"{self.entry} in the policy file")
@@ -137,9 +133,9 @@ class Policies:
                 hint=f"the policy file has: {', '.join(self.targets) or 'none'}",
             )
         given = self.targets[name]
-        uri = values.expand(given.uri, f"targets.{name}", environ)
+        uri = expand(given.uri, f"targets.{name}", environ)
         options = {
-            option: values.expand(value, f"targets.{name}.options.{option}", environ)
+            option: expand(value, f"targets.{name}.options.{option}", environ)
             for option, value in given.options.items()
         }
         place = uri if "://" in uri else str(self.folder / uri)
@@ -167,7 +163,7 @@ class Policies:
 
     def sink_address(self, relay: RelayPolicy, environ: Mapping[str, str] | None = None) -> str:
         """The address of a relay's sink, with a local folder made absolute."""
-        address = values.expand(relay.sink, f"relays.{relay.name}.sink", environ)
+        address = expand(relay.sink, f"relays.{relay.name}.sink", environ)
         scheme, _, path = address.partition(":")
         if scheme == "jsonl" and not path.startswith("/"):
             return f"jsonl:{self.folder / path}"
@@ -207,20 +203,18 @@ def known_targets(name: str | None) -> list[Target]:
 def parse(text: str, path: Path) -> Policies:
     """The policies in the text of a file.  ``path`` is for messages and relative folders."""
     content = yaml_file.parse(text, path.name)
-    try:
+    with at(path.name):
         return _policies(content or {}, path.absolute())
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path.name}: {error.message}", hint=error.hint) from None
 
 
 def _policies(content: Any, path: Path) -> Policies:
     known = ("targets", *_OF_DATABASES, "databases", "name")
-    top = values.section(content, "the file", known)
-    folder, file = path.parent, values.file_name(top.get("name"), path)
-    targets = {name: _target(name, value) for name, value in values.entries(top, "targets").items()}
+    top = section(content, "the file", known)
+    folder, file = path.parent, _file_name(top.get("name"), path)
+    targets = {name: _target(name, value) for name, value in entries(top, "targets").items()}
     found = _of_database(top, Policies(folder, file, targets=targets))
     others: dict[str, Policies] = {}
-    for name, value in values.entries(top, "databases").items():
+    for name, value in entries(top, "databases").items():
         where = f"databases.{name}"
         if not _DATABASE.fullmatch(name):
             raise ConfigurationError(
@@ -228,47 +222,54 @@ def _policies(content: Any, path: Path) -> Policies:
                 hint="use up to 63 lower-case letters and digits, a letter first, with single "
                 "underscores between them",
             )
-        given = values.section(value, where, ("url", *_OF_DATABASES))
+        given = section(value, where, ("url", *_OF_DATABASES))
         url = _url(given.get("url"), f"{where}.url")
         if url in {each.url for each in others.values()}:
             raise ConfigurationError(f"{where}.url is that of another database too")
         base = Policies(folder, file, targets=targets, limits=found.limits, database=name, url=url)
-        try:
+        with at(where):
             others[name] = _of_database(given, base)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
     checks.require_apart({"": found, **{f"databases.{name}.": p for name, p in others.items()}})
     urls = {each.entry: each.url for each in others.values()}
     of_all = {name: replace(each, urls=urls) for name, each in others.items()}
     return replace(found, urls=urls, others=of_all)
 
 
+def _file_name(given: Any, path: Path) -> str:
+    """Which file it is, wherever its text was read."""
+    name = os.path.normpath(path) if given is None else text(given, "name")
+    if len(name) > _LONGEST_NAME:
+        raise ConfigurationError(
+            f"the file's {'place' if given is None else 'name'} has {len(name)} characters",
+            hint=f"write name: NAME at the top, of up to {_LONGEST_NAME} characters",
+        )
+    return name
+
+
 def _of_database(top: Mapping[str, Any], base: Policies) -> Policies:
     """What the file says for one database; ``base`` has what all databases share."""
-    entries = values.entries(top, "topics").items()
-    topics = {name: _topic(name, value, base.targets) for name, value in entries}
-    relays = {name: _relay(name, value) for name, value in values.entries(top, "relays").items()}
-    checks.require_own_subscriptions(relays.values())
-    limits = _limits(top.get("limits") or {}, base.limits)
     canary = top.get("canary") or ""
-    if canary:
-        values.require_name(values.text(canary, "canary"), "topic", "canary")
-    return replace(
-        base, topics=topics, relays=relays, limits=limits, canary=canary, settings=_settings(top)
+    found = replace(
+        base,
+        topics={name: _topic(name, v, base.targets) for name, v in entries(top, "topics").items()},
+        relays={name: _relay(name, value) for name, value in entries(top, "relays").items()},
+        limits=read(HealthLimits, top.get("limits") or {}, "limits", **asdict(base.limits)),
+        canary=topic(canary, "canary") if canary else "",
+        settings=_settings(top),
     )
+    checks.require_own_subscriptions(found.relays.values())
+    return found
 
 
 def _url(value: Any, where: str) -> str:
     """An address without a password, or the variable that holds one; it is never repeated."""
     if not isinstance(value, str) or not value.strip():
         raise ConfigurationError(f"{where} is missing", hint="write ${NAME}")
-    if values.REFERENCE.fullmatch(value):
+    if REFERENCE.fullmatch(value):
         return value
-    try:
+    with at(where):
         config.dialect_of_url(value)
         is_secret = "passw" in value.lower() or ("://" in value and address.read(value).password)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
     if is_secret:
         raise ConfigurationError(
             f"{where} has a password that is written into the file",
@@ -280,159 +281,80 @@ def _url(value: Any, where: str) -> str:
 def _settings(top: Mapping[str, Any]) -> dict[tuple[str, str, str], dict[str, float | str]]:
     """Every policy that the file sets, for everything or in an entry of a section."""
     found = {}
-    entries = [("global", "", "global", top.get("global"))]
-    for section, scope in _SECTIONS.items():
-        for name, value in values.entries(top, section).items():
-            where = f"{section}.{name}"
-            values.require_name(name, scope, where)
-            entries.append((scope, name, where, value))
-    for scope, name, where, value in entries:
+    of_all = [("global", "", "global", top.get("global"))]
+    for name_of_section, scope in _SECTIONS.items():
+        for name, value in entries(top, name_of_section).items():
+            where = f"{name_of_section}.{name}"
+            require_name(name, scope, where)
+            of_all.append((scope, name, where, value))
+    for scope, name, where, value in of_all:
         known = (*policies.SETTINGS, *(_OF_TOPICS if scope == "topic" else ()))
-        given = values.section(value or {}, where, known)
+        given = section(value or {}, where, known)
         for kind in policies.SETTINGS:
             if given.get(kind):
-                found[scope, name, kind] = _checked(kind, given[kind], f"{where}.{kind}")
+                with at(f"{where}.{kind}"):
+                    found[scope, name, kind] = policies.check(kind, given[kind])
     return found
 
 
-def _checked(kind: str, settings: Any, where: str) -> dict[str, float | str]:
-    try:
-        return policies.check(kind, settings)
-    except InvalidArgument as error:
-        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
-
-
 def _target(name: str, value: Any) -> TargetSettings:
+    """A target; one without options may be its place alone."""
     where = f"targets.{name}"
-    given = (
-        values.section(value, where, ("uri", "options", "weight"))
-        if isinstance(value, dict)
-        else {"uri": value}
-    )
-    uri = values.text(given.get("uri"), where)
-    options = values.section(given.get("options") or {}, f"{where}.options", _STORE_OPTIONS)
-    for option in options:
-        given_option = values.text(options[option], f"{where}.options.{option}")
-        is_secret = option in _SECRETS or "@" in given_option  # a login in the endpoint
-        if is_secret and not values.REFERENCE.fullmatch(given_option):
-            # The value is not repeated: it may be the secret itself.
-            raise ConfigurationError(
-                f"{where}.options.{option} is written into the file",
-                hint="write ${NAME}, and set the environment variable NAME",
-            )
-    if not values.REFERENCE.fullmatch(uri):
-        Target(name, uri, tuple(options.items()))  # refuses a bad name or place
-    weight = values.count(given.get("weight", 1), f"{where}.weight", 1, MAX_WEIGHT)
-    return TargetSettings(uri, dict(options), weight)
+    given = value if isinstance(value, dict) else {"uri": value}
+    found = read(TargetSettings, {"uri": None, **given}, where)
+    if not REFERENCE.fullmatch(found.uri):
+        Target(name, found.uri, tuple(found.options.items()))  # refuses a bad name or place
+    return found
 
 
 def _topic(name: str, value: Any, targets: Mapping[str, TargetSettings]) -> TopicPolicy:
     where = f"topics.{name}"
-    values.require_name(name, "topic", where)
-    given = values.section(value or {}, where, (*_OF_TOPICS, *policies.SETTINGS))
+    require_name(name, "topic", where)
+    given = section(value or {}, where, (*_OF_TOPICS, *policies.SETTINGS))
     owner = values.owner(given.get("owner"), f"{where}.owner")
-    archive = given.get("archive") or []
+    seal, archive, retention = (given.get(each) for each in ("seal", "archive", "retention"))
     is_none = archive == _NO_ARCHIVE
-    placement = None if is_none or not archive else _placement(archive, f"{where}.archive", targets)
-    retention = _retention(given.get("retention"), f"{where}.retention", is_archived=not is_none)
-    _check_copies(retention, placement, where)
+    placed = _placement(archive, f"{where}.archive", targets) if archive and not is_none else None
+    kept = _retention(retention, f"{where}.retention", is_archived=not is_none)
+    checks.require_copies(kept, placed, where)
     return TopicPolicy(
         name,
         owner,
-        _seal(given.get("seal"), f"{where}.seal"),
-        tuple(placement.targets) if placement else (),
-        retention,
-        placement,
+        None if seal is None else read(SealPolicy, seal, f"{where}.seal"),
+        tuple(placed.targets) if placed else (),
+        kept,
+        placed,
     )
 
 
 def _placement(value: Any, where: str, targets: Mapping[str, TargetSettings]) -> Placement:
     """A list of targets, with a copy on each; or how many copies lie on them."""
-    if isinstance(value, list):
-        value = {"targets": value}
-    elif not isinstance(value, dict):
+    if not isinstance(value, (list, dict)):
         raise ConfigurationError(
             f"{where} is not a list", hint="write archive: [target], or archive: none"
         )
-    given = values.section(value, where, ("targets", "copies", "ack_quorum", "copy_timeout"))
-    listed = given.get("targets")
-    if not isinstance(listed, list):
+    given = value if isinstance(value, dict) else {"targets": value}
+    found = read(ArchiveSettings, given, where)
+    if not isinstance(found.targets, list):
         raise ConfigurationError(f"{where}.targets is not a list", hint="write targets: [a, b, c]")
-    names = [values.text(each, where) for each in listed]
+    names = [text(each, where) for each in found.targets]
     checks.require_targets(names, targets, where)
-    copies = values.count(given.get("copies", len(names)), f"{where}.copies", 1, 100)
-    quorum = values.count(given.get("ack_quorum", copies), f"{where}.ack_quorum", 1, 100)
-    timeout = values.seconds(given.get("copy_timeout", COPY_SECONDS), f"{where}.copy_timeout")
-    try:
-        return Placement({name: targets[name].weight for name in names}, copies, quorum, timeout)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
-
-
-def _seal(value: Any, where: str) -> SealPolicy | None:
-    if value is None:
-        return None
-    given = values.section(value, where, ("max_events", "max_age"))
-    max_age = given.get("max_age")
-    return SealPolicy(
-        values.count(given.get("max_events", MAX_EVENTS), f"{where}.max_events", 1, 1_000_000),
-        None if max_age is None else values.seconds(max_age, f"{where}.max_age"),
-    )
+    copies = found.copies or len(names)
+    weights = {name: targets[name].weight for name in names}
+    with at(where):
+        return Placement(weights, copies, found.ack_quorum or copies, found.copy_seconds)
 
 
 def _retention(value: Any, where: str, *, is_archived: bool) -> RetentionPolicy | None:
     if value is None:
         return None
-    given = values.section(value, where, ("minimum_age", "copies", "max_bytes"))
-    if "minimum_age" not in given:
-        raise ConfigurationError(f"{where} has no minimum_age", hint="write minimum_age: 7d")
-    if "copies" in given and not is_archived:
+    if not is_archived and isinstance(value, dict) and "copies" in value:
         raise ConfigurationError(
             f"{where} asks for copies of a topic with archive: none",
             hint="leave copies out, or name targets: archive: [target]",
         )
-    copies = values.count(given.get("copies", 1), f"{where}.copies", 1, 100) if is_archived else 0
-    max_bytes = given.get("max_bytes")
-    return RetentionPolicy(
-        values.seconds(given["minimum_age"], f"{where}.minimum_age"),
-        copies,
-        None if max_bytes is None else values.size(max_bytes, f"{where}.max_bytes"),
-    )
+    return read(RetentionPolicy, value, where, copies=1 if is_archived else 0)
 
 
 def _relay(name: str, value: Any) -> RelayPolicy:
-    where = f"relays.{name}"
-    given = values.section(value, where, ("topic", "subscription", "sink"))
-    for required in ("topic", "sink"):
-        if required not in given:
-            raise ConfigurationError(f"{where} has no {required}", hint="give topic and sink")
-    topic = values.text(given["topic"], f"{where}.topic")
-    values.require_name(topic, "topic", f"{where}.topic")
-    subscription = values.text(given.get("subscription", name), f"{where}.subscription")
-    sink = values.text(given["sink"], f"{where}.sink")
-    require_no_secret(sink, f"{where}.sink")
-    return RelayPolicy(name, topic, subscription, sink)
-
-
-def _limits(value: Any, base: HealthLimits) -> HealthLimits:
-    names = ("unsequenced", "relay_lag", "consumer_lag", "end_to_end")
-    given = values.section(value, "limits", names)
-    return replace(base, **{name: values.seconds(given[name], f"limits.{name}") for name in given})
-
-
-def _check_copies(
-    retention: RetentionPolicy | None, placement: Placement | None, where: str
-) -> None:
-    wanted = retention.copies if retention else 0
-    if placement is None and wanted:
-        raise ConfigurationError(
-            f"{where}.retention wants {wanted} copies, but {where}.archive has 0 targets: nothing "
-            "could ever be removed",
-            hint="name targets, or fewer copies",
-        )
-    if placement is not None and wanted > placement.copies:
-        raise ConfigurationError(
-            f"{where}.retention wants {wanted} copies, but {where}.archive makes "
-            f"{placement.copies}: nothing could ever be removed",
-            hint="make more copies, or ask for fewer",
-        )
+    return read(RelayPolicy, value, f"relays.{name}", name=name, subscription=name)

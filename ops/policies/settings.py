@@ -1,19 +1,113 @@
-"""What a policy file says of a topic, a relay, a target and health, as records."""
+"""What a policy file says of a topic, a relay, a target and health, as records.
+
+Each record is the table of its settings: a field that the file may set has a :class:`FileSetting`
+beside its type, and what is in force without it as its value.  :func:`read` reads an entry by this
+table, and a test compares docs/policies.md with it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from ops.archive.placement import Placement
+from ops.archive.placement import COPY_SECONDS, MAX_WEIGHT, Placement
+from ops.policies import values
+from ops.policies.values import BYTES, SECONDS, TEXT, TOPIC, FileValue, count
 from ops.seal import MAX_EVENTS
+from ops.sinks.address import require_no_secret
+from penstock.errors import ConfigurationError
+
+T = TypeVar("T")
+
+#: What an S3-compatible store may need, and what of it never stands in the file.
+_SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_STORE_OPTIONS = (
+    *_SECRETS, "aws_region", "aws_endpoint_url", "aws_virtual_hosted_style_request", "allow_http"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FileSetting:
+    """How a field stands in the file: its value, and its name if that is another.
+
+    ``write`` is what an entry without it is told to write.  ``is_entry``: the entry may be this
+    value alone, and an error names the entry.
+    """
+
+    value: FileValue
+    name: str = ""
+    write: str = ""
+    is_entry: bool = False
+
+
+def table(record: Any) -> Mapping[str, tuple[str, FileSetting, Any]]:
+    """The settings of a record by their names in the file: field, setting, and value without it.
+
+    MISSING as that value: the file has to say it.
+    """
+    hints = get_type_hints(record, include_extras=True)
+    found = {}
+    for each in fields(record):
+        for setting in getattr(hints[each.name], "__metadata__", ()):
+            unset = each.default if each.default_factory is MISSING else each.default_factory()
+            found[setting.name or each.name] = (each.name, setting, unset)
+    return found
+
+
+def read(record: type[T], value: Any, where: str, **known: Any) -> T:
+    """The record that an entry of the file describes.
+
+    ``known`` are fields that do not stand in the file, or what they are where it does not say so.
+    Without a value a setting is unset, if it may be.
+    """
+    settings = table(record)
+    given = values.section(value, where, tuple(settings))
+    for name, (attribute, setting, unset) in settings.items():
+        if name in given and not (given[name] is None and unset is None):
+            place = where if setting.is_entry else f"{where}.{name}"
+            known[attribute] = setting.value.read(given[name], place)
+        elif setting.write and name not in given:
+            raise ConfigurationError(f"{where} has no {name}", hint=setting.write)
+    return record(**known)
+
+
+def _store_options(value: Any, where: str) -> dict[str, str]:
+    options = values.section(value or {}, where, _STORE_OPTIONS)
+    for name in options:
+        given = values.text(options[name], f"{where}.{name}")
+        is_secret = name in _SECRETS or "@" in given  # a login in the endpoint
+        if is_secret and not values.REFERENCE.fullmatch(given):
+            # The value is not repeated: it may be the secret itself.
+            raise ConfigurationError(
+                f"{where}.{name} is written into the file",
+                hint="write ${NAME}, and set the environment variable NAME",
+            )
+    return dict(options)
+
+
+def _sink(value: Any, where: str) -> str:
+    sink = values.text(value, where)
+    require_no_secret(sink, where)
+    return sink
 
 
 @dataclass(frozen=True, slots=True)
 class SealPolicy:
     """When a log epoch is cut: at so many events, or at so great an age."""
 
-    max_events: int = MAX_EVENTS
-    max_age_seconds: int | None = None
+    max_events: Annotated[int, FileSetting(count(1, 1_000_000))] = MAX_EVENTS
+    max_age_seconds: Annotated[int | None, FileSetting(SECONDS, "max_age")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSettings:
+    """The targets that a topic is archived in, and on how many of them copies lie; 0: on each."""
+
+    targets: Annotated[Any, FileSetting(FileValue("a list of targets"))] = None
+    copies: Annotated[int, FileSetting(count(1, 100))] = 0
+    ack_quorum: Annotated[int, FileSetting(count(1, 100))] = 0
+    copy_seconds: Annotated[int, FileSetting(SECONDS, "copy_timeout")] = COPY_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +118,11 @@ class RetentionPolicy:
     oldest go before their age and before everybody has read them, but not without the copies.
     """
 
-    minimum_age_seconds: int
-    copies: int = 1
-    max_bytes: int | None = None
+    minimum_age_seconds: Annotated[
+        int, FileSetting(SECONDS, "minimum_age", write="write minimum_age: 7d")
+    ]
+    copies: Annotated[int, FileSetting(count(1, 100))] = 1
+    max_bytes: Annotated[int | None, FileSetting(BYTES)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +145,27 @@ class RelayPolicy:
     """A subscription of a topic whose consumer is a sink."""
 
     name: str
-    topic: str
-    subscription: str
-    sink: str
+    topic: Annotated[str, FileSetting(TOPIC, write="give topic and sink")]
+    subscription: Annotated[str, FileSetting(TEXT)]
+    sink: Annotated[str, FileSetting(FileValue("an address", _sink), write="give topic and sink")]
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
     """A place for archives, and what an object store needs: variables are not resolved yet."""
 
-    uri: str
-    options: dict[str, str] = field(default_factory=dict, repr=False)
-    weight: int = 1
+    uri: Annotated[str, FileSetting(TEXT, is_entry=True)]
+    options: Annotated[
+        dict[str, str], FileSetting(FileValue("options of the store", _store_options))
+    ] = field(default_factory=dict, repr=False)
+    weight: Annotated[int, FileSetting(count(1, MAX_WEIGHT))] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class HealthLimits:
     """How late each part of the work may be, in seconds."""
 
-    unsequenced: int = 15
-    relay_lag: int = 30
-    consumer_lag: int = 300
-    end_to_end: int = 90
+    unsequenced: Annotated[int, FileSetting(SECONDS)] = 15
+    relay_lag: Annotated[int, FileSetting(SECONDS)] = 30
+    consumer_lag: Annotated[int, FileSetting(SECONDS)] = 300
+    end_to_end: Annotated[int, FileSetting(SECONDS)] = 90

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import ConfigurationError, InvalidName
+from penstock.errors import ConfigurationError, InvalidArgument, InvalidName
 from penstock.topics import validation
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -25,10 +26,22 @@ _SIZE = re.compile(rf"(\d{{1,18}})\s*({'|'.join(_SIZES)})", re.ASCII)
 _LARGEST_SIZE = 2**63 - 1
 #: What Dagster takes for an owner: it loads nothing at all with another one.
 _OWNER = re.compile(r"team:[\w.-]+|\w[\w.%+-]*@[a-zA-Z0-9.-]+\.[a-zA-Z]{2,7}", re.ASCII)
-#: So many characters has the name of a policy file at most; the database records it.
-_LONGEST_NAME = 500
 #: A value that is taken from the environment.
 REFERENCE = re.compile(r"\$\{(\w+)\}")
+_NAMES: dict[str, Callable[[str], object]] = {
+    "topic": validation.topic,
+    "namespace": validation.namespace,
+    "subscription": lambda name: validation.name(name, "subscription"),
+}
+
+
+@contextmanager
+def at(where: str) -> Iterator[None]:
+    """Errors in it name this place, as errors in the configuration."""
+    try:
+        yield
+    except (ConfigurationError, InvalidArgument, InvalidName) as error:
+        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
 
 
 def entries(top: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -53,24 +66,8 @@ def section(value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
 
 def require_name(name: str, scope: str, where: str) -> None:
     """ConfigurationError unless a topic, namespace or subscription can have this name."""
-    try:
-        if scope == "subscription":
-            validation.name(name, scope)
-        else:
-            (validation.topic if scope == "topic" else validation.namespace)(name)
-    except InvalidName as error:
-        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
-
-
-def file_name(given: Any, path: Path) -> str:
-    """Which file it is, wherever its text was read."""
-    name = os.path.normpath(path) if given is None else text(given, "name")
-    if len(name) > _LONGEST_NAME:
-        raise ConfigurationError(
-            f"the file's {'place' if given is None else 'name'} has {len(name)} characters",
-            hint=f"write name: NAME at the top, of up to {_LONGEST_NAME} characters",
-        )
-    return name
+    with at(where):
+        _NAMES[scope](name)
 
 
 def text(value: Any, where: str) -> str:
@@ -80,19 +77,51 @@ def text(value: Any, where: str) -> str:
     return value
 
 
-def count(value: Any, where: str, lowest: int, highest: int) -> int:
-    """A whole number within its bounds."""
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+def topic(value: Any, where: str) -> str:
+    """The address that a topic can have."""
+    require_name(text(value, where), "topic", where)
+    return str(value)
+
+
+def owner(value: Any, where: str) -> str | None:
+    """An owner that Dagster takes, or none."""
+    if value is None:
+        return None
+    given = text(value, where)
+    if not _OWNER.fullmatch(given):
         raise ConfigurationError(
-            f"{where} is {value!r}", hint=f"write a whole number from {lowest} to {highest}"
+            f"{where} is {given!r}",
+            hint="write team:name, or an e-mail address of letters, digits and . _ % + - only",
         )
-    return value
+    return given
 
 
-def seconds(value: Any, where: str) -> int:
+@dataclass(frozen=True, slots=True)
+class FileValue:
+    """What a setting of the file may be: in words, and what reads it."""
+
+    form: str
+    read: Callable[[Any, str], Any] = lambda value, _: value
+
+
+def count(lowest: int, highest: int) -> FileValue:
+    """A whole number within its bounds."""
+
+    def read(value: Any, where: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            raise ConfigurationError(
+                f"{where} is {value!r}", hint=f"write a whole number from {lowest} to {highest}"
+            )
+        return value
+
+    return FileValue(f"{lowest:,} to {highest:,}", read)
+
+
+def _seconds(value: Any, where: str) -> int:
     """A duration: whole seconds, or ``90s``, ``15m``, ``2h``, ``7d``."""
-    found = _seconds(value)
-    if found is None:
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    found = int(match[1]) * _UNITS[match[2]] if match else value
+    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
         raise ConfigurationError(f"{where} is {value!r}", hint="write 90s, 15m, 2h or 7d")
     if found > _LONGEST_DAYS * _UNITS["d"]:
         raise ConfigurationError(
@@ -101,14 +130,7 @@ def seconds(value: Any, where: str) -> int:
     return found
 
 
-def _seconds(value: Any) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
-    return None if match is None else int(match[1]) * _UNITS[match[2]]
-
-
-def size(value: Any, where: str) -> int:
+def _size(value: Any, where: str) -> int:
     """A number of bytes: a whole number, or ``500MB``, ``200GiB``."""
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     found = int(match[1]) * _SIZES[match[2]] if match else value
@@ -119,6 +141,12 @@ def size(value: Any, where: str) -> int:
             "TB, KiB, MiB, GiB and TiB",
         )
     return found
+
+
+TEXT = FileValue("text", text)
+TOPIC = FileValue("a topic", topic)
+SECONDS = FileValue(f"a duration, up to {_LONGEST_DAYS}d", _seconds)
+BYTES = FileValue("a size", _size)
 
 
 def said_size(count: int) -> str:
@@ -146,16 +174,3 @@ def known(value: str, environ: Mapping[str, str] | None) -> str | None:
     if reference is None:
         return value
     return environ.get(reference[1], "").strip() or None
-
-
-def owner(value: Any, where: str) -> str | None:
-    """An owner that Dagster takes, or none."""
-    if value is None:
-        return None
-    given = text(value, where)
-    if not _OWNER.fullmatch(given):
-        raise ConfigurationError(
-            f"{where} is {given!r}",
-            hint="write team:name, or an e-mail address of letters, digits and . _ % + - only",
-        )
-    return given
