@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from penstock.database import call
 from penstock.doctor.findings import Finding, Limits, duration, more, shell, warning
 from penstock.errors import NotMigrated, PermissionDenied, SubscriptionNotFound
+from penstock.subscriptions import lag, list_subscriptions, queue
 
-#: The columns of `peek` that are named here.
-_STATE, _UNTIL, _DELIVERIES, _, _TOPIC, _PARTITION, _SEQUENCE = range(7)
 #: How many events are looked at for one that is handed out.
 _LOOKS = (1, 30, 1_000)
 
@@ -20,7 +18,7 @@ def examine_queues(connection: Any, limits: Limits) -> list[Finding]:
     """At most one finding of each kind.  Nothing for a login that may not look into queues."""
     found: dict[str, list[Finding]] = {}
     try:
-        names = [row[0] for row in call(connection, "list_subscriptions") if row[1] == "queue"]
+        names = [each.name for each in list_subscriptions(connection) if each.mode == "queue"]
         for name in names:
             with suppress(SubscriptionNotFound):  # it was deleted meanwhile
                 for each in _of_queue(connection, name, limits):
@@ -34,29 +32,27 @@ def examine_queues(connection: Any, limits: Limits) -> list[Finding]:
 
 
 def _of_queue(connection: Any, name: str, limits: Limits) -> Iterator[Finding]:
-    settings = call(connection, "describe_queue", subscription=name)[0]
-    most, order = int(settings[3]), settings[7]
-    counted = map(int, call(connection, "queue_statistics", subscription=name)[0][:5])
-    size, ready, in_flight, delayed, _ = counted
+    settings = queue.describe(connection, name)
+    counted = queue.statistics(connection, name)
     behind = 0
-    if order == "key":
-        behind = sum(int(row[5]) for row in call(connection, "queue_pointers", subscription=name))
-    if in_flight + behind >= most:
+    if settings.order == "key":
+        behind = sum(each.behind for each in queue.pointers(connection, name))
+    if counted.in_flight + behind >= settings.max_in_flight:
         keys = f" and {behind} wait behind their key" if behind else ""
         yield warning(
             "queue_full",
-            f"queue {name!r} hands out nothing more: {in_flight} events are in flight{keys}, as "
-            f"many as its max_in_flight allows{_oldest(connection, name)}",
+            f"queue {name!r} hands out nothing more: {counted.in_flight} events are in flight"
+            f"{keys}, as many as its max_in_flight allows{_oldest(connection, name)}",
             shell("penstock", "queue", "peek", name)
             + "  # then let its workers finish or release, or raise max_in_flight",
         )
-    lags = call(connection, "subscription_lag", subscription=name)
-    seconds = max((float(row[6]) for row in lags), default=0.0)
-    if size > 0 and seconds > limits.queue_seconds:  # the position of an empty one may be behind
+    seconds = max((float(each.lag_seconds) for each in lag(connection, name)), default=0.0)
+    # The position of an empty queue may be behind.
+    if counted.size > 0 and seconds > limits.queue_seconds:
         yield warning(
             "queue_old",
-            f"the oldest event of queue {name!r} has waited for {duration(seconds)}: {ready} are "
-            f"ready, {in_flight} in flight, {delayed} delayed",
+            f"the oldest event of queue {name!r} has waited for {duration(seconds)}: "
+            f"{counted.ready} are ready, {counted.in_flight} in flight, {counted.delayed} delayed",
             shell("penstock", "queue", "describe", name) + "  # then: more workers, or faster ones",
         )
 
@@ -67,12 +63,13 @@ def _oldest(connection: Any, name: str) -> str:
     A look reads payloads, so the first one is short.
     """
     for most in _LOOKS:
-        rows = call(connection, "peek", subscription=name, max_events=most)
-        for row in rows:
-            if row[_STATE] == "in_flight":
-                place = f"{row[_TOPIC]} partition {row[_PARTITION]} sequence {row[_SEQUENCE]}"
-                until = f"{row[_UNTIL]:%Y-%m-%d %H:%M:%S}"
-                return f"; the first is {place}, hand-out {row[_DELIVERIES]}, until {until}"
-        if len(rows) < most:
+        peeked = queue.peek(connection, name, most)
+        for each in peeked:
+            if each.state == "in_flight":
+                event = each.event
+                place = f"{event.topic} partition {event.partition} sequence {event.sequence}"
+                until = f"{each.visible_at:%Y-%m-%d %H:%M:%S}"
+                return f"; the first is {place}, hand-out {each.deliveries}, until {until}"
+        if len(peeked) < most:
             break
     return ""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
-from penstock import database, subscriptions
+from penstock import subscriptions
 from penstock.cli.queues import counted_queues
 from penstock.consumer.queue.consumer import QueueConsumer
 from penstock.consumer.running.worker import QueueWorker
@@ -138,7 +137,7 @@ def test_one_that_is_deleted_meanwhile_is_left_out(
         found = real(connection)
         return [replace(found[0], name="a ghost"), *found]
 
-    for each in (subscriptions, overview):
+    for each in (subscriptions, overview, doctored):
         monkeypatch.setattr(each, "list_subscriptions", and_a_ghost)
     watch = Watch(db.url, [QUEUE, "a ghost"], everything=False)
     try:
@@ -146,15 +145,6 @@ def test_one_that_is_deleted_meanwhile_is_left_out(
     finally:
         watch.close()
     assert [each["queue"] for each in counted_queues(own)] == [QUEUE]
-    monkeypatch.setattr(doctored, "call", _ghostly(database.call))
     queue.configure(own, QUEUE, max_in_flight=1)
     receive(own, 1)
     assert [each.check for each in examine_queues(own, Limits())] == ["queue_full"]
-
-
-def _ghostly(real: Any) -> Any:
-    def call(connection: Connection, name: str, **binds: Any) -> Any:
-        found = real(connection, name, **binds)
-        return [("a ghost", "queue"), *found] if name == "list_subscriptions" else found
-
-    return call
