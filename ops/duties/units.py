@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from typing import Any
 
 #: The name of the database where there is only one.
 MAIN = "main"
@@ -25,8 +21,8 @@ class DutyUnit:
 
     ``database`` is a name that `Setup` knows.  ``first`` and ``last`` are a range of the partition:
     log epochs where copies are read back, sequences in an audit.  ``subject`` is the subscription
-    of a relay, the target of an archive or a rollup, the number of a backfill request.  ``run`` is
-    the run of clean that the unit belongs to, or the name under which a request is worked off.
+    of a relay, or the number of a backfill request.  ``run`` is the run of clean that the unit
+    belongs to, or the name under which a request is worked off.
     """
 
     duty: str
@@ -71,17 +67,6 @@ class DutyOutcome:
 
 
 _REPORTED = ("state", "events", "seconds", "error", "result", "worker")
-#: The columns of a report as Spark writes them.
-REPORT_SCHEMA = (
-    "duty string, `database` string, topic string, `partition` int, `first` bigint, "
-    "`last` bigint, subject string, state string, events bigint, seconds double, error string, "
-    "result string, worker string"
-)
-
-
-def frame(spark: SparkSession, outcomes: Iterable[DutyOutcome]) -> DataFrame:
-    """A report as a data frame, a row for each unit."""
-    return spark.createDataFrame([tuple(each.row().values()) for each in outcomes], REPORT_SCHEMA)
 
 
 def as_json(result: object) -> str:

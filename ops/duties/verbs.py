@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ops.duties.engine import AUTO
 from ops.duties.running import run
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, FAILED, LEFT, MAIN, DutyOutcome, DutyUnit, as_json
+from ops.duties.units import DONE, LEFT, MAIN, DutyOutcome, DutyUnit, as_json
 from ops.duties.work import this_process
 from penstock import database, subscriptions
-from penstock.errors import error_text
 from penstock.records import as_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ops.archive.copying import EpochCopy
     from ops.backfill.running import BackfillRun
     from ops.backfill.workers import Places
-    from penstock.records import LogEpoch
 
 #: Log epochs that one unit reads back at most, and events of a subscription for one consumer.
 EPOCHS_PER_UNIT = 16
@@ -136,24 +133,13 @@ def _lags(setup: Setup, unit: DutyUnit) -> list[int]:
     return [each.lag_events for each in found if each.lag_events]
 
 
-def backfill(
-    setup: Setup, *, database_name: str = MAIN, engine: str = AUTO, spark: Spark = None
-) -> list[DutyOutcome]:
-    """Work off the waiting backfill requests of a database that executors can.
-
-    Requests of the kind copy are left: making copies is a job of Spark by itself.
-    """
-    units, events = backfill_units(setup, database_name)
-    return run(units, setup, engine=engine, spark=spark, events=events)
-
-
 def backfill_units(
     setup: Setup, database_name: str = MAIN, *, request: int | None = None, run: str = ""
 ) -> tuple[list[DutyUnit], int]:
     """The units of requests that are due, the most urgent first, and how many events they bring.
 
-    With ``request`` only that one, which has to be there.  ``run`` is the name under which they are
-    worked off.
+    Requests of the kind copy have none: copies are a job of Spark by itself.  With ``request``
+    only that one, which has to be there.  ``run`` is the name under which they are worked off.
     """
     from ops.backfill import requests as requests
 
@@ -213,65 +199,3 @@ def _brought(database_name: str, done: BackfillRun) -> DutyOutcome:
     return DutyOutcome(
         unit, state, done.done_events, 0.0, done.error, as_json(done), worker=this_process()
     )
-
-
-def rollup(
-    setup: Setup,
-    topics: Iterable[tuple[DutyPlace, str]],
-    *,
-    engine: str = AUTO,
-    spark: Spark = None,
-) -> list[DutyOutcome]:
-    """Turn small files of topics on targets into large ones."""
-    units = [
-        DutyUnit("rollup", place.database, place.topic, subject=target) for place, target in topics
-    ]
-    return run(units, setup, engine=engine, spark=spark)
-
-
-def archive(
-    setup: Setup, topics: Iterable[tuple[DutyPlace, str]], spark: Callable[[], SparkSession]
-) -> list[DutyOutcome]:
-    """Bring the sealed log epochs of topics to targets; an outcome for each log epoch.
-
-    Each topic is a job of Spark, whose tasks read and write log epochs.  So it has no engine.
-    """
-    from ops.archive.archiving import CopiesFailed, archive_epochs
-    from ops.duties.code import ship
-
-    outcomes: list[DutyOutcome] = []
-    session = spark()
-    ship(session)
-    for place, name in topics:
-        unit = DutyUnit("archive", place.database, place.topic, subject=name)
-        try:
-            made = archive_epochs(session, setup.url(unit), place.topic, setup.target(name))
-        except CopiesFailed as error:
-            outcomes += _copied(unit, error.made)
-            outcomes += [
-                DutyOutcome(_epoch_unit(unit, each.epoch), FAILED, 0, 0.0, each.reason)
-                for each in error.failed
-            ]
-        except Exception as error:
-            outcomes.append(DutyOutcome(unit, FAILED, 0, 0.0, error_text(error)))
-        else:
-            outcomes += _copied(unit, made)
-    return outcomes
-
-
-def _copied(unit: DutyUnit, copies: Sequence[EpochCopy]) -> list[DutyOutcome]:
-    return [
-        DutyOutcome(
-            _epoch_unit(unit, each.epoch),
-            DONE,
-            each.epoch.event_count if each.written else 0,
-            0.0,
-            result=as_json({"location": each.location, "written": each.written}),
-        )
-        for each in copies
-    ]
-
-
-def _epoch_unit(unit: DutyUnit, epoch: LogEpoch) -> DutyUnit:
-    number = epoch.log_epoch
-    return replace(unit, partition=epoch.partition, first=number, last=number)

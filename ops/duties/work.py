@@ -1,8 +1,8 @@
 """The duties: what is done with a unit.  Each runs alike in this process and in a task of Spark.
 
 What fences a unit is in the database: the lock on the sequencer's row, the run token of clean, the
-lease_epoch of a relay, the attempt of a backfill request, the order of writing of the archive.  So
-a unit may be repeated, and two processes may work on it at once.
+lease_epoch of a relay, the attempt of a backfill request.  So a unit may be repeated, and two
+processes may work on it at once.
 """
 
 from __future__ import annotations
@@ -211,16 +211,9 @@ def _tools(setup: Setup) -> Workers:
     return {kind: make for kind, make in workers(places).items() if kind != COPY}
 
 
-def _rollup(unit: DutyUnit, setup: Setup) -> Did:
-    """Turn the many small files of a topic's closed days on a target into few large ones."""
-    from ops.archive.rollup import rollup
-
-    done = rollup(setup.url(unit), unit.topic, setup.target(unit.subject))
-    return Did(sum(each.events for each in done), done)
-
-
-#: What each duty does.  `archive` and backfill requests of the kind `copy` are jobs of Spark by
-#: themselves (see ops.duties.copies).
+#: What each duty does.  A backfill request of the kind `copy` is none of them: making copies is a
+#: job of Spark by itself (`backfill_all` in ops/duties/verbs.py, `Copier` in
+#: ops/backfill/workers.py).
 DUTIES: Mapping[str, Duty] = {
     "sequence": _sequence,
     "sweep": _sweep,
@@ -230,5 +223,4 @@ DUTIES: Mapping[str, Duty] = {
     "storage": _storage,
     "relay": _relay,
     "backfill": _backfill,
-    "rollup": _rollup,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Callable
 from contextlib import closing
@@ -10,14 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ops.archive.archiving import archive_epochs
 from ops.archive.read_back import plain_reader
 from ops.backfill.requests import REHYDRATE, RELAY, request_backfill
+from ops.backfill.workers import Places
 from ops.duties import verbs
 from ops.duties.audit import audit
+from ops.duties.code import ship
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, MAIN, DutyOutcome
+from ops.duties.units import DONE, MAIN, DutyOutcome, DutyUnit
 from ops.duties.verbs import DutyPlace
-from ops.seal import copies_of, log_epochs
+from ops.seal import log_epochs
+from ops.sinks.address import configured_sink
 from penstock import database, log, subscriptions
 from penstock.archive.targets import Target
 from tests.archive.logs import Log, bring
@@ -44,20 +47,13 @@ def sent(folder: Path, partition: int) -> list[int]:
     return [int(json.loads(line)["sequence"]) for line in file.read_text("utf-8").splitlines()]
 
 
-def _copy(db: ContractDatabase, *, days_ago: int = 0) -> Callable[[Any, str, Target], object]:
-    """Makes copies with the code of the archive's tasks, of log epochs sealed so long ago."""
+def _copy(db: ContractDatabase) -> Callable[[Any, str, Target], object]:
+    """Makes copies with the code of the archive's tasks."""
 
     def make(own: Any, name: str, place: Target) -> None:
-        sealed_at = dt.datetime.now(dt.UTC) - dt.timedelta(days=days_ago)
-        db.run("UPDATE penstock.log_epochs SET sealed_at = %(at)s", {"at": _plain(db, sealed_at)})
         bring(Log(own, db.url, name), place, log_epochs(own, name))
 
     return make
-
-
-def _plain(db: ContractDatabase, time: dt.datetime) -> dt.datetime:
-    """As the engine's driver takes it."""
-    return time if db.engine == "postgres" else time.replace(tzinfo=None)
 
 
 def _setup(db: ContractDatabase, *targets: Any) -> Setup:
@@ -152,21 +148,6 @@ def to_backfill(db: ContractDatabase, folder: Path) -> Scenario:
     return Scenario(setup, check)
 
 
-def to_roll_up(db: ContractDatabase, folder: Path) -> Scenario:
-    """Many small files of a day that is over."""
-    place = backfill.target(folder)
-    with closing(db.connect()) as own:
-        backfill.filled(own, folder, dropped=False, copy=_copy(db, days_ago=3))
-
-    def check(outcomes: list[DutyOutcome]) -> None:
-        assert [(each.state, each.events) for each in outcomes] == [(DONE, EVENTS)]
-        with closing(db.connect()) as own:
-            places = {each.location for each in copies_of(own, STREAM)}
-        assert len(places) == 1
-
-    return Scenario(_setup(db, place), check)
-
-
 def to_archive(db: ContractDatabase, folder: Path) -> Scenario:
     """Sealed log epochs without a copy."""
     place = backfill.target(folder)
@@ -205,21 +186,39 @@ SCENARIOS = {
     "clean": to_clean,
     "relay": to_relay,
     "backfill": to_backfill,
-    "rollup": to_roll_up,
 }
 
 
-def do(name: str, setup: Setup, **given: Any) -> list[DutyOutcome]:
-    """Do the work of a scenario, with ``engine`` and ``spark``."""
+def do(name: str, setup: Setup, *, engine: str, spark: Callable[[], Any]) -> list[DutyOutcome]:
+    """Do the work of a scenario."""
+    given: dict[str, Any] = {"engine": engine, "spark": spark}
     if name == "clean":
         return verbs.clean(setup, [DutyPlace(STREAM)], **given)
     if name == "relay":
         return verbs.relay(setup, [(MAIN, SUBSCRIPTION)], **given)
-    if name == "rollup":
-        return verbs.rollup(setup, [(DutyPlace(STREAM), "one")], **given)
+    if name == "backfill":
+        return verbs.backfill_all(setup, _places(setup, spark), engine=engine)
     if name == "audit":
         return audit(setup, STREAM, **given)
     if name == "archive":
-        return verbs.archive(setup, [(DutyPlace(STREAM), "one")], given["spark"])
-    verb = {"sequence": verbs.sequence, "sweep": verbs.sweep, "backfill": verbs.backfill}[name]
+        return _archive(setup, spark())
+    verb = {"sequence": verbs.sequence, "sweep": verbs.sweep}[name]
     return verb(setup, **given)
+
+
+def _places(setup: Setup, spark: Callable[[], Any]) -> Places:
+    """Where requests read and write: what `penstock backfill run` gives."""
+    return Places(
+        spark=spark,
+        target=setup.target,
+        targets=lambda: list(setup.targets),
+        sink=lambda address, beside: configured_sink(address, beside=beside),
+    )
+
+
+def _archive(setup: Setup, session: Any) -> list[DutyOutcome]:
+    """No duty: `penstock archive`.  An outcome for each copy, by which a test sees who made it."""
+    ship(session)
+    unit = DutyUnit("archive", topic=STREAM, subject="one")
+    made = archive_epochs(session, setup.url(unit), STREAM, setup.target("one"))
+    return [DutyOutcome(unit, DONE, each.epoch.event_count, 0.0) for each in made]

@@ -39,7 +39,6 @@ DEATHS: dict[str, tuple[Any, ...]] = {
     "a log epoch was brought back": ("backfill", "backfill", "progress_backfill", BEFORE, 3),
     "a file of the archive was written": ("archive", "archive", ""),
     "in the middle of an audit": ("audit", "audit", ""),
-    "a rollup was not in the manifest yet": ("rollup", "rollup", "move_copy", BEFORE, 4),
 }
 
 

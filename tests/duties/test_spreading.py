@@ -15,7 +15,7 @@ from ops.duties.code import write_archive
 from ops.duties.running import run
 from ops.duties.setup import Setup
 from ops.duties.spreading import spread
-from ops.duties.units import DONE, FAILED, LOST, DutyOutcome, DutyUnit, frame
+from ops.duties.units import DONE, FAILED, LOST, DutyOutcome, DutyUnit
 from ops.duties.work import do_unit
 from penstock.errors import ConfigurationError
 from penstock.spark.options import DatabaseAddress
@@ -51,9 +51,9 @@ def test_an_error_is_reported_and_not_tried_again(
     assert [each.state for each in outcomes] == [FAILED] * 3
     assert len(plans) == 1
     assert "NO_SUCH_VARIABLE" in outcomes[1].error
-    report = frame(spark, outcomes)
-    assert report.where("state = 'failed'").count() == 3
-    told = f"{outcomes}{setup}{report.toArrow().to_pylist()}{plans}"
+    report = [each.row() for each in outcomes]
+    assert [row["state"] for row in report] == [FAILED] * 3
+    told = f"{outcomes}{setup}{report}{plans}"
     assert "hunter2" not in told
     assert "someone" not in told
     assert {each.worker for each in outcomes}.isdisjoint({"", f":{os.getpid()}"})

@@ -5,6 +5,7 @@ tests/archive goes on from here on PostgreSQL, with kills, restores and whatever
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ import pytest
 from ops.archive.archiving import CopiesFailed, archive_epochs
 from ops.archive.epoch_reader import EpochReader
 from ops.archive.read_back import spark_reader
+from ops.archive.rollup import rollup
 from ops.backfill.missing import backfill
 from ops.retention.clean import clean, drop_slices
-from ops.seal import log_epochs
+from ops.seal import copies_of, log_epochs
 from penstock import database
 from penstock.archive import database_reader
 from penstock.archive.checksum import EpochChecksum
@@ -23,7 +25,16 @@ from penstock.archive.copies import key_of
 from penstock.archive.targets import Target
 from penstock.errors import BelowLowSequence
 from penstock.log import fetch
-from tests.archive.logs import TOPIC, Log, archived, archived_rows, only_file, plan_of, states
+from tests.archive.logs import (
+    TOPIC,
+    Log,
+    archived,
+    archived_rows,
+    bring,
+    only_file,
+    plan_of,
+    states,
+)
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import topic
 
@@ -101,6 +112,21 @@ def test_the_checksum_of_what_is_written_is_the_seal_s(log: Log, target: Target)
             checksum.add(batch)
         assert (checksum.hexdigest(), checksum.event_count) == (epoch.checksum, 6)
         assert only_file(target, log, key_of(epoch)).is_file()
+
+
+@pytest.mark.long_on("mysql")
+def test_a_rollup_is_done_once(db: ContractDatabase, log: Log, target: Target) -> None:
+    """Small files of a day that is over become one; a second run finds nothing to do."""
+    log.publish_many(20)
+    sealed = log.seal(max_events=5)
+    days_ago = dt.datetime.now(dt.UTC) - dt.timedelta(days=3)
+    at = days_ago if db.engine == "postgres" else days_ago.replace(tzinfo=None)
+    db.run("UPDATE penstock.log_epochs SET sealed_at = %(at)s", {"at": at})
+    bring(log, target, log_epochs(log.connection, TOPIC))
+    (made,) = rollup(log.url, TOPIC, target)
+    assert (made.replaced_files, made.events) == (len(sealed), 20)
+    assert len({each.location for each in copies_of(log.connection, TOPIC)}) == 1
+    assert rollup(log.url, TOPIC, target) == []
 
 
 def _read(log: Log, epoch: Any) -> Iterator[Any]:
