@@ -104,13 +104,13 @@ def run_sweep(
     engine = step.op_config["engine"]
     done = verbs.sweep(Setup.of_url(database.url()), engine=engine, spark=spark.session)
     duties.require(duties.told(step, done))
-    found = [each.found for each in done]
+    found = [each.result for each in done]
     return dg.MaterializeResult(
         metadata={
-            "expired consumers": sum(each["expired_consumers"] for each in found),
-            "leases still locked": sum(each["locked_leases"] for each in found),
-            "dead letters dropped by age": sum(each["expired_letters"] for each in found),
-            "rows of removed subscriptions": sum(each["leftover_rows"] for each in found),
+            "expired consumers": sum(each.expired_consumers for each in found),
+            "leases still locked": sum(each.locked_leases for each in found),
+            "dead letters dropped by age": sum(each.expired_letters for each in found),
+            "rows of removed subscriptions": sum(each.leftover_rows for each in found),
             **duties.metadata(done),
         }
     )

@@ -139,12 +139,12 @@ def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
 
 
 def _sequenced(done: Sequence[DutyOutcome]) -> dict[str, Any]:
-    found = [each.found for each in done]
+    found = [each.result for each in done]
     return {
-        "events": sum(each["events"] for each in found),
-        "passes": sum(each["passes"] for each in found),
-        "another sequencer was at work": any(each["busy"] for each in found),
-        "slices added": sum(each["slices_added"] for each in found),
+        "events": sum(each.events for each in found),
+        "passes": sum(each.passes for each in found),
+        "another sequencer was at work": any(each.busy for each in found),
+        "slices added": sum(each.slices_added for each in found),
         **duties.metadata(done),
     }
 

@@ -124,13 +124,13 @@ def _seconds(config: Mapping[str, Any]) -> int:
 
 def _metadata(done: Sequence[DutyOutcome], lags: list[Lag], dead: list[Any]) -> Mapping[str, Any]:
     positions = [(each.partition, each.position, each.lag_events) for each in lags]
-    results = [each.found for each in done]
+    results = [each.result for each in done]
     found: dict[str, Any] = {
-        "events": sum(each["events"] for each in results),
-        "blocks": sum(each["blocks"] for each in results),
-        "failures": sum(each["failures"] for each in results),
-        "dead letters": sum(each["dead_letters"] for each in results),
-        "drained": all(each["drained"] for each in results),
+        "events": sum(each.events for each in results),
+        "blocks": sum(each.blocks for each in results),
+        "failures": sum(each.failures for each in results),
+        "dead letters": sum(each.dead_letters for each in results),
+        "drained": all(each.drained for each in results),
         **duties.metadata(done),
         "positions": table(("partition", "position", "lag (events)"), positions),
     }

@@ -17,7 +17,7 @@ from ops.policies.file import Policies
 from ops.policies.policy import topic_drift
 from ops.policies.settings import TopicPolicy
 from ops.policies.values import said_size
-from ops.retention.guard import DamagedCopy, ReadBack
+from ops.retention.guard import ReadBack
 from penstock.errors import RetentionRefused
 from penstock.topics.retention import retention_limits
 from resources.database import DatabaseResource
@@ -148,17 +148,15 @@ def require_policy(connection: Any, policies: Policies, topic: str) -> None:
 
 def _is_reading(outcome: DutyOutcome) -> bool:
     """Whether a unit has read copies back, so that it can say which are damaged."""
-    return outcome.unit.duty == "read back" and outcome.found is not None
+    return isinstance(outcome.result, ReadBack)
 
 
 def _read(outcomes: Sequence[DutyOutcome], unnamed: dict[str, str]) -> ReadBack:
     """What all units together have read back."""
     whole = ReadBack(unavailable=dict(unnamed))
-    for found in (each.found for each in outcomes if _is_reading(each)):
-        whole.copies += found["copies"]
-        whole.events += found["events"]
-        whole.damaged += [DamagedCopy(**each) for each in found["damaged"]]
-        whole.unavailable = found["unavailable"] | whole.unavailable
+    for each in outcomes:
+        if _is_reading(each):
+            whole.take(each.result)
     return whole
 
 
@@ -180,9 +178,9 @@ def _limits(connection: Any, topic: str) -> dict[str, Any]:
 def _cleaned(outcomes: Sequence[DutyOutcome]) -> dict[str, Any]:
     done = [each for each in outcomes if each.unit.duty == "clean"]
     rows = [
-        (r["partition"], r["old_low_sequence"], r["low_sequence"], r["reason"])
+        (r.partition, r.old_low_sequence, r.low_sequence, r.reason)
         for each in done
-        for r in each.found or []
+        for r in each.result or []
     ]
     columns = ("partition", "low sequence before", "low sequence now", "what holds the rest")
     return {

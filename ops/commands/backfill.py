@@ -24,6 +24,7 @@ from penstock.database import connect
 from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from ops.backfill.running import BackfillRun
     from ops.backfill.workers import Places
     from ops.sinks.base import Sink
     from penstock.archive.targets import Target
@@ -218,11 +219,11 @@ def run(
 
 def _row(outcome: DutyOutcome) -> dict[str, Any]:
     """What became of a request; its state is that of the request, where it is known."""
-    found = outcome.found or {}
+    done: BackfillRun | None = outcome.result
     return {
         "request": int(outcome.unit.subject),
-        "kind": found.get("kind", ""),
-        "state": found.get("state", outcome.state),
+        "kind": done.kind if done else "",
+        "state": done.state if done else outcome.state,
         "done_events": outcome.events,
         "error": outcome.error,
     }

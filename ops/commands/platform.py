@@ -308,11 +308,11 @@ def _show_cleaned(outcomes: list[DutyOutcome], output: Format) -> None:
     by_duty: dict[str, list[DutyOutcome]] = {}
     for each in outcomes:
         by_duty.setdefault(each.unit.duty, []).append(each)
-    show([row for each in by_duty.get("clean", []) for row in each.found or []], output)
+    show([row for each in by_duty.get("clean", []) for row in each.result or []], output)
     for each in by_duty.get("storage", []):
-        for dropped in each.found or []:
-            detail = f" ({dropped['detail']})" if dropped["detail"] else ""
-            say(f"{dropped['slice']}: {dropped['state']}{detail}")
+        for dropped in each.result or []:
+            detail = f" ({dropped.detail})" if dropped.detail else ""
+            say(f"{dropped.slice}: {dropped.state}{detail}")
     for text in dict.fromkeys(each.error for each in outcomes if each.error):
         say(text)
     if any(each.state in {FAILED, LOST} for each in outcomes):

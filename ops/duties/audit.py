@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ops.duties.engine import AUTO, SPARK, choose
 from ops.duties.proof import Double, SeenEvents, Stretch, faults, joined, stretches, told
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, FAILED, MAIN, DutyOutcome, DutyUnit, as_json
+from ops.duties.units import DONE, FAILED, MAIN, DutyOutcome, DutyUnit
 from penstock import database
 from penstock.archive.log_reader import read
 from penstock.errors import (
@@ -242,7 +242,7 @@ def _outcome(
         events,
         round(seconds, 3),
         told(named),
-        as_json({"faults": len(named)}),
+        {"faults": len(named)},
     )
 
 

@@ -4,6 +4,8 @@ A task that dies with its executor is repeated by Spark on another one; a unit i
 database, so that changes nothing.  An error that a duty raises is no failure of the task: it is in
 the outcome, so Spark does not repeat it.
 
+The result of a unit comes back pickled, so that it is the same record wherever the unit was done.
+
 The function of the tasks carries the units and the setup.  Spark shows its name in plans and pages,
 and nothing of what it carries.
 """
@@ -11,6 +13,7 @@ and nothing of what it carries.
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SCHEMA = (
-    "number bigint, state string, events bigint, seconds double, error string, result string, "
+    "number bigint, state string, events bigint, seconds double, error string, result binary, "
     "worker string, lasts boolean"
 )
 _LOST = "its task died in each attempt; the log of the executors says why"
@@ -65,7 +68,9 @@ def _halve(
         return
     for row in rows:
         number, unit = units[row["number"]]
-        found[number] = DutyOutcome(unit, *row[1:])
+        values = row.asDict() | {"result": pickle.loads(row["result"])}
+        del values["number"]
+        found[number] = DutyOutcome(unit, **values)
 
 
 def _job(
@@ -88,7 +93,8 @@ def _task(
                 did = work(units[number])
                 row = {
                     "number": number, "state": did.state, "events": did.events,
-                    "seconds": did.seconds, "error": did.error, "result": did.result,
+                    "seconds": did.seconds, "error": did.error,
+                    "result": pickle.dumps(did.result),
                     "worker": did.worker, "lasts": did.lasts,
                 }  # fmt: skip
                 yield pa.RecordBatch.from_pylist([row])

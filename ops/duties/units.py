@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.records import LogEpoch
+
 #: The name of the database where there is only one.
 MAIN = "main"
 
@@ -22,7 +24,8 @@ class DutyUnit:
     ``database`` is a name that `Setup` knows.  ``first`` and ``last`` are a range of the partition:
     log epochs where copies are read back, sequences in an audit.  ``subject`` is the subscription
     of a relay, or the number of a backfill request.  ``run`` is the run of clean that the unit
-    belongs to, or the name under which a request is worked off.
+    belongs to, or the name under which a request is worked off.  ``due`` are the log epochs of a
+    unit that reads back, as they were when the run began.
     """
 
     duty: str
@@ -33,6 +36,7 @@ class DutyUnit:
     last: int | None = None
     subject: str = ""
     run: str = field(default="", repr=False)
+    due: tuple[LogEpoch, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,8 @@ class DutyOutcome:
     """What became of a unit.
 
     ``events`` is how many events the duty has moved, numbered, removed or read.  ``result`` is what
-    its function returned, as JSON.  ``worker`` is the process that did it.  ``lasts`` says of an
-    error that it stays until somebody changes something.
+    its function returned.  ``worker`` is the process that did it.  ``lasts`` says of an error that
+    it stays until somebody changes something.
     """
 
     unit: DutyUnit
@@ -49,23 +53,18 @@ class DutyOutcome:
     events: int
     seconds: float
     error: str = ""
-    result: str = "null"
+    result: Any = None
     worker: str = ""
     lasts: bool = False
 
-    @property
-    def found(self) -> Any:
-        """``result`` as values."""
-        return json.loads(self.result)
-
     def row(self) -> dict[str, Any]:
-        """The columns of a report, in their order."""
-        shown = dataclasses.asdict(self.unit)
-        del shown["run"]
+        """The columns of a report, in their order; the result as JSON."""
+        shown = {each: getattr(self.unit, each) for each in _SHOWN}
         rest = {name: getattr(self, name) for name in _REPORTED}
-        return shown | rest
+        return shown | rest | {"result": as_json(self.result)}
 
 
+_SHOWN = ("duty", "database", "topic", "partition", "first", "last", "subject")
 _REPORTED = ("state", "events", "seconds", "error", "result", "worker")
 
 

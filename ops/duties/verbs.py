@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from ops.duties.engine import AUTO
 from ops.duties.running import run
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, LEFT, MAIN, DutyOutcome, DutyUnit, as_json
+from ops.duties.units import DONE, LEFT, MAIN, DutyOutcome, DutyUnit
 from ops.duties.work import this_process
 from penstock import database, subscriptions
+from penstock.archive.copies import key_of
 from penstock.records import as_time
 
 if TYPE_CHECKING:
@@ -76,10 +77,10 @@ def clean_topics(
     )
     open_runs = [each for each in begun if each.state == DONE]
     lots = [unit for each in open_runs for unit in _lots(each)]
-    due = sum(events for each in open_runs for _, _, events in each.found["due"])
+    due = sum(epoch.event_count for each in open_runs for epoch in each.result.due)
     read = run(lots, setup, engine=engine, spark=spark, events=due)
     drops = [
-        DutyUnit("clean", each.unit.database, each.unit.topic, run=each.found["run"])
+        DutyUnit("clean", each.unit.database, each.unit.topic, run=each.result.run)
         for each in open_runs
     ]
     dropped = run(drops, setup, engine=engine, spark=spark)
@@ -88,13 +89,15 @@ def clean_topics(
 
 def _lots(begun: DutyOutcome) -> Iterable[DutyUnit]:
     """Units of a few log epochs of one partition each."""
-    found = begun.found
-    for partition, due in groupby(sorted(found["due"]), key=lambda each: each[0]):
-        epochs = [epoch for _, epoch, _ in due]
+    unit, token = begun.unit, begun.result.run
+    in_order = sorted(begun.result.due, key=key_of)
+    for partition, due in groupby(in_order, key=lambda each: each.partition):
+        epochs = tuple(due)
         for start in range(0, len(epochs), EPOCHS_PER_UNIT):
             lot = epochs[start : start + EPOCHS_PER_UNIT]
-            place = begun.unit.database, begun.unit.topic, int(partition), lot[0], lot[-1]
-            yield DutyUnit("read back", *place, run=found["run"])
+            ends = lot[0].log_epoch, lot[-1].log_epoch
+            place = unit.database, unit.topic, partition, *ends
+            yield DutyUnit("read back", *place, run=token, due=lot)
 
 
 def relay(
@@ -196,6 +199,4 @@ def _brought(database_name: str, done: BackfillRun) -> DutyOutcome:
     """The outcome of a request that was worked off here."""
     unit = DutyUnit("backfill", database_name, subject=str(done.request))
     state = DONE if done.state == "done" else LEFT
-    return DutyOutcome(
-        unit, state, done.done_events, 0.0, done.error, as_json(done), worker=this_process()
-    )
+    return DutyOutcome(unit, state, done.done_events, 0.0, done.error, done, worker=this_process())

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, FAILED, LEFT, DutyOutcome, DutyUnit, as_json
+from ops.duties.units import DONE, FAILED, LEFT, DutyOutcome, DutyUnit
 from penstock import database
 from penstock.errors import ConfigurationError, PenstockError, RetentionRefused, error_text, lasts
 
@@ -31,7 +31,7 @@ _PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Did:
-    """What a duty did with a unit; ``result`` is for the report."""
+    """What a duty did with a unit; ``result`` is a record of its own."""
 
     events: int
     result: object = None
@@ -60,7 +60,7 @@ def do_unit(unit: DutyUnit, setup: Setup) -> DutyOutcome:
         did.events,
         seconds,
         did.error,
-        as_json(did.result),
+        did.result,
         this_process(),
         is_lasting,
     )
@@ -101,32 +101,21 @@ def _begin_clean(unit: DutyUnit, setup: Setup) -> Did:
     """Begin a run of clean.  Returns its token, and the log epochs to read back."""
     from ops.retention.clean import begin
 
-    run, due = begin(setup.url(unit), unit.topic)
-    found = [(each.partition, each.log_epoch, each.event_count) for each in due]
-    return Did(0, {"run": run, "due": found})
+    return Did(0, begin(setup.url(unit), unit.topic))
 
 
 def _read_back(unit: DutyUnit, setup: Setup) -> Did:
     """Read the copies of some log epochs, and tell the database under the token of the run."""
     from ops.archive.read_back import plain_reader
     from ops.policies.policy import retention_in_force
-    from ops.retention.clean import MOST_EPOCHS
     from ops.retention.guard import read_back
-    from ops.seal import due_log_epochs
 
     url = setup.url(unit)
-    assert unit.first is not None
-    assert unit.last is not None
     with database.connect(url, application_name="penstock clean") as connection:
         policy = retention_in_force(connection).get(unit.topic)
-        due = [
-            each
-            for each in due_log_epochs(connection, unit.topic, MOST_EPOCHS)
-            if each.partition == unit.partition and unit.first <= each.log_epoch <= unit.last
-        ]
     wanted = policy.targets if policy else ()
     targets = [each for each in setup.targets if each.name in wanted]
-    read = read_back(url, unit.run, due, targets, plain_reader(url))
+    read = read_back(url, unit.run, unit.due, targets, plain_reader(url))
     for name in sorted({*wanted} - {each.name for each in targets}):
         read.unavailable[name] = f"the archive target {name} has no place here"
     wrong = [
@@ -171,7 +160,7 @@ def _relay(unit: DutyUnit, setup: Setup) -> Did:
 def _backfill(unit: DutyUnit, setup: Setup) -> Did:
     """Work off a backfill request; one that a dead runner holds, when its lease has ended."""
     from ops.backfill import requests as requests
-    from ops.backfill.running import run_backfill
+    from ops.backfill.running import BackfillRun, run_backfill
 
     url, number = setup.url(unit), int(unit.subject)
     end = time.monotonic() + 2 * setup.lease_seconds
@@ -189,7 +178,8 @@ def _backfill(unit: DutyUnit, setup: Setup) -> Did:
             now = requests.request_of(connection, number)
         if now.state != "running" or time.monotonic() >= end:
             state = {"done": DONE, "failed": FAILED}.get(now.state, LEFT)
-            return Did(now.done_events, {"state": now.state}, state, now.error)
+            ended = BackfillRun(number, now.kind, now.attempts, now.state, now.done_events)
+            return Did(now.done_events, ended, state, now.error)
         time.sleep(_PAUSE_SECONDS)
 
 

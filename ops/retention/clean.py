@@ -44,6 +44,14 @@ class CleanResult:
 
 
 @dataclass(frozen=True, slots=True)
+class BegunClean:
+    """The token of a run, and what it has to read back."""
+
+    run: str
+    due: tuple[LogEpoch, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CleanRun:
     """What a run has read back, and what became of each partition."""
 
@@ -65,13 +73,13 @@ def clean(
     fewer log epochs are removed.  If one copy is damaged, nothing of the topic is removed, and
     backfill makes that copy again.
     """
-    run, due = begin(url, topic, max_epochs)
-    done = read_back(url, run, due, targets, read)
-    return CleanRun(done, drop(url, topic, run))
+    begun = begin(url, topic, max_epochs)
+    done = read_back(url, begun.run, begun.due, targets, read)
+    return CleanRun(done, drop(url, topic, begun.run))
 
 
-def begin(url: str, topic: str, max_epochs: int = MOST_EPOCHS) -> tuple[str, list[LogEpoch]]:
-    """Begin a run.  Returns its token, and what has to be read back under it."""
+def begin(url: str, topic: str, max_epochs: int = MOST_EPOCHS) -> BegunClean:
+    """Begin a run.  What it returns has to be read back under its token."""
     with connect(url, application_name="penstock clean") as connection:
         for _ in range(MOST_COUNTED // COUNTED_AT_ONCE):
             ((left,),) = call(
@@ -80,7 +88,7 @@ def begin(url: str, topic: str, max_epochs: int = MOST_EPOCHS) -> tuple[str, lis
             if not left:
                 break
         ((run,),) = call(connection, "begin_clean", topic=topic)
-        return str(run), due_log_epochs(connection, topic, max_epochs)
+        return BegunClean(str(run), tuple(due_log_epochs(connection, topic, max_epochs)))
 
 
 def drop(url: str, topic: str, run: str) -> tuple[CleanResult, ...]:

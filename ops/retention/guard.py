@@ -54,6 +54,13 @@ class ReadBack:
         if not is_whole:
             self.damaged.append(DamagedCopy(target.name, *reading.key, reading.damage))
 
+    def take(self, other: ReadBack) -> None:
+        """Count what another part of the run has read."""
+        self.copies += other.copies
+        self.events += other.events
+        self.damaged += other.damaged
+        self.unavailable = other.unavailable | self.unavailable
+
 
 def read_back(
     url: str,
