@@ -1,26 +1,23 @@
-"""Clean: read back what is due, drop what was found whole, then drop slices nobody needs.
+"""Clean: begin a run, drop what it has found whole, then drop slices nobody needs.
 
-The database decides: `clean` moves a low sequence over log epochs that are sealed, passed by every
-subscription, old enough, and whose copies this very run has read back; `droppable_slices` names the
-tables that nobody needs.  Dropping them is in :mod:`ops.retention.storage_postgres` and
-:mod:`ops.retention.storage_mysql`.
+`clean_topics` in :mod:`ops.duties.verbs` is the whole run; :mod:`ops.retention.guard` reads back
+what is due.  The database decides: `clean` moves a low sequence over log epochs that are sealed,
+passed by every subscription, old enough, and whose copies this very run has read back;
+`droppable_slices` names the tables that nobody needs.  Dropping them is in
+:mod:`ops.retention.storage_postgres` and :mod:`ops.retention.storage_mysql`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ops.archive.copy_readings import Reader
 from ops.retention import storage_mysql, storage_postgres
-from ops.retention.guard import ReadBack, read_back
 from ops.retention.storage import SliceDrop
 from ops.seal import due_log_epochs
 from penstock.database import call, config, connect
 
 if TYPE_CHECKING:
-    from penstock.archive.targets import Target
     from penstock.records import LogEpoch
 
 #: How many events of log epochs of older versions one run counts at most, for a limit in bytes; and
@@ -49,33 +46,6 @@ class BegunClean:
 
     run: str
     due: tuple[LogEpoch, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CleanRun:
-    """What a run has read back, and what became of each partition."""
-
-    read: ReadBack
-    partitions: tuple[CleanResult, ...]
-
-
-def clean(
-    url: str,
-    topic: str,
-    targets: Sequence[Target],
-    read: Reader,
-    *,
-    max_epochs: int = MOST_EPOCHS,
-) -> CleanRun:
-    """Remove from a topic what its retention policy lets go and what this run finds whole.
-
-    ``targets`` are those that the policy names, or fewer; then fewer copies can be verified, so
-    fewer log epochs are removed.  If one copy is damaged, nothing of the topic is removed, and
-    backfill makes that copy again.
-    """
-    begun = begin(url, topic, max_epochs)
-    done = read_back(url, begun.run, begun.due, targets, read)
-    return CleanRun(done, drop(url, topic, begun.run))
 
 
 def begin(url: str, topic: str, max_epochs: int = MOST_EPOCHS) -> BegunClean:

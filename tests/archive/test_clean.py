@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 from ops.archive.archiving import archive_epochs, read_archive
-from ops.archive.copy_readings import CopyReading, Reader
-from ops.archive.copying import recorded_plans
-from ops.archive.verify import read_copy
 from ops.backfill.missing import backfill
-from ops.retention.clean import CleanResult, clean as verb, drop_slices
+from ops.retention.clean import CleanResult, drop_slices
 from ops.retention.storage import SliceState
 from ops.retention.storage_postgres import slice_state
 from ops.seal import log_epochs
@@ -22,9 +18,8 @@ from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.errors import BelowLowSequence, EpochError, RetentionRefused
 from penstock.log import fetch
-from penstock.records import LogEpoch
 from tests.archive.logs import Log, archived, archived_rows, only_file, states
-from tests.kit.cleaning import clean_believing
+from tests.kit.cleaning import clean as verb, clean_believing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -211,16 +206,6 @@ def test_readers_below_the_low_sequence_get_the_typed_error(log: Log) -> None:
         fetch(log.connection, log.topic, 0, 10)
 
 
-def read_here(log: Log) -> Reader:
-    """Reads copies back as Spark's tasks do, in this process."""
-
-    def read(target: Target, epochs: Sequence[LogEpoch]) -> list[CopyReading]:
-        plans = recorded_plans(log.url, target, epochs)
-        return [read_copy(plans[key_of(each)], target) for each in epochs]
-
-    return read
-
-
 def test_one_flipped_bit_keeps_everything(log: Log, target: Target) -> None:
     """The copy is recorded as verified, its file has its size; the run reads it and stops.
 
@@ -233,7 +218,7 @@ def test_one_flipped_bit_keeps_everything(log: Log, target: Target) -> None:
     place = len(whole) // 3
     file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
 
-    run = verb(log.url, log.topic, [target], read_here(log))
+    run = verb(log.url, log.topic, target)
 
     assert [(each.partition, each.log_epoch) for each in run.read.damaged] == [key_of(first)]
     assert run.read.copies == 2
@@ -241,7 +226,7 @@ def test_one_flipped_bit_keeps_everything(log: Log, target: Target) -> None:
     assert states(log) == ["missing", "verified"]
     file.write_bytes(whole)
     record(log)
-    assert not verb(log.url, log.topic, [target], read_here(log)).read.damaged
+    assert not verb(log.url, log.topic, target).read.damaged
     assert low_sequences(log) == [each.last_sequence + 1 for each in (first, second)]
 
 

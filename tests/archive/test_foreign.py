@@ -18,7 +18,6 @@ from ops.archive.rollup import rollup
 from ops.archive.verify import read_copy
 from ops.backfill.missing import audit_files
 from ops.erase import What, erase
-from ops.retention.clean import clean
 from ops.seal import copies_of, log_epochs, missing_copies
 from penstock import archive
 from penstock.archive.format import DAYS, FOLDERS
@@ -29,6 +28,7 @@ from tests.archive.folders import bring_folders
 from tests.archive.logs import Log, bring, states
 from tests.archive.test_clean import keep
 from tests.archive.test_rollup import check_all, day_files, yesterday
+from tests.kit.cleaning import clean
 
 
 def _delta(log: Log, target: Target, layout: int = DAYS) -> DeltaTable:
@@ -116,7 +116,7 @@ def test_clean_drops_only_what_the_delta_log_names(optimized: Log, target: Targe
     events = len(optimized.rows())
     keep(optimized)
     for _ in range(2):  # a copy that has moved during a run counts for the next one
-        clean(optimized.url, optimized.topic, [target], plain_reader(optimized.url))
+        clean(optimized.url, optimized.topic, target)
     assert _low(optimized) > 1
     _vacuum(optimized, target)
     assert _whole(optimized, target) == events
@@ -134,7 +134,7 @@ def test_without_the_delta_log_clean_drops_what_vacuum_removes(
     with monkeypatch.context() as mutant:
         mutant.setattr(ArchiveTable, "day_files", lambda _: before)
         keep(log)
-        clean(log.url, log.topic, [target], plain_reader(log.url))
+        clean(log.url, log.topic, target)
     assert _low(log) > 1
     _vacuum(log, target)
     with pytest.raises(EpochMissing):
@@ -149,7 +149,7 @@ def test_what_was_dropped_before_is_found_again_after_a_vacuum(log: Log, target:
     events = len(log.rows())
     bring(log, target, log_epochs(log.connection, log.topic))
     keep(log)
-    clean(log.url, log.topic, [target], plain_reader(log.url))
+    clean(log.url, log.topic, target)
     assert _low(log) > 1
     _optimize(log, target)
     _vacuum(log, target)
@@ -199,7 +199,7 @@ def test_folders_that_another_program_has_written_again_are_read(
     """What clean drops, VACUUM does not remove."""
     events = len(folders.rows())
     keep(folders)
-    clean(folders.url, folders.topic, [target], plain_reader(folders.url))
+    clean(folders.url, folders.topic, target)
     assert _low(folders) > 1
     _vacuum(folders, target, FOLDERS)
     assert _whole(folders, target) == events
@@ -221,7 +221,7 @@ def test_without_a_file_of_ours_clean_drops_what_vacuum_removes(
     with monkeypatch.context() as mutant:
         mutant.setattr(foreign, "adopt_folders", lambda *_: [])
         mutant.setattr(verify, "_written_as", lambda plan, _: [plan.checksum])
-        clean(folders.url, folders.topic, [target], plain_reader(folders.url))
+        clean(folders.url, folders.topic, target)
     assert _low(folders) > 1
     _vacuum(folders, target, FOLDERS)
     with pytest.raises(EpochMissing):
@@ -261,7 +261,7 @@ def test_a_damaged_foreign_file_is_made_again_from_another_target(
     bring(log, second, epochs)
     keep(log)
     for _ in range(2):
-        clean(log.url, log.topic, [second, target], plain_reader(log.url))
+        clean(log.url, log.topic, second, target)
     assert _low(log) > 1
     _delta(log, target, layout).optimize.z_order(["event_id"])
     _vacuum(log, target, layout)
@@ -283,7 +283,7 @@ def test_a_damaged_foreign_file_without_another_copy_stays(
     """Guard: it is taken out of the table only when its log epochs can be made again."""
     keep(optimized)
     for _ in range(2):
-        clean(optimized.url, optimized.topic, [target], plain_reader(optimized.url))
+        clean(optimized.url, optimized.topic, target)
     _optimize(optimized, target)
     _order_by_key(optimized, target)
     (broken,) = _break(target, optimized, DAYS)

@@ -16,7 +16,6 @@ from ops.archive.verify import read_copy
 from ops.archive.writer import ArchiveWriter
 from ops.backfill import missing as backfills
 from ops.backfill.missing import audit_files, backfill
-from ops.retention.clean import clean
 from penstock.archive.copies import key_of
 from penstock.archive.markers import MARKER, adopt_target, check_marker, marker_path, require_target
 from penstock.archive.table import ArchiveTable
@@ -24,6 +23,7 @@ from penstock.archive.targets import Target
 from penstock.errors import ForeignTarget, TargetUnavailable
 from tests.archive.logs import Log, archived, bring, only_file, plan_of, states
 from tests.archive.test_clean import keep, low_sequences
+from tests.kit.cleaning import clean
 
 
 def unmount(target: Target) -> Path:
@@ -52,6 +52,7 @@ def verbs(log: Log, target: Target) -> list[Callable[[], object]]:
         lambda: backfill(None, log.url, log.topic, target),  # type: ignore[arg-type]
         lambda: archive_epochs(None, log.url, log.topic, target),  # type: ignore[arg-type]
         lambda: read_epochs(None, log.url, target, []),  # type: ignore[arg-type]
+        lambda: spark_reader(no_spark, log.url)(target, []),  # type: ignore[arg-type]
         lambda: adopt_target(log.url, target),
     ]
 
@@ -67,8 +68,7 @@ def test_a_target_that_is_not_mounted_loses_and_gets_nothing(log: Log, target: T
     for verb in verbs(log, target):
         with pytest.raises(TargetUnavailable, match="is not available"):
             verb()
-    reader = spark_reader(no_spark, log.url)  # type: ignore[arg-type]
-    run = clean(log.url, log.topic, [target], reader)
+    run = clean(log.url, log.topic, target)
     assert "is not available" in run.read.unavailable["local"]
     assert low_sequences(log) == [1, 1]
     assert states(log) == ["verified"] * 2

@@ -17,8 +17,7 @@ from ops.archive import placing
 from ops.archive.limits import CopyTimeout
 from ops.archive.placement import Placement
 from ops.archive.placing import Placed, QuorumMissed, place_copies
-from ops.archive.read_back import spark_reader
-from ops.retention.clean import CleanResult, clean
+from ops.retention.clean import CleanResult
 from ops.seal import copies_of, lacking, log_epochs
 from penstock.archive.copies import key_of
 from penstock.archive.log_reader import read
@@ -26,6 +25,7 @@ from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.errors import ConfigurationError
 from tests.archive.logs import Log, bring
+from tests.kit.cleaning import clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -271,8 +271,7 @@ def retain(house: House, copies: int) -> None:
 
 def clean_all(house: House) -> tuple[CleanResult, ...]:
     """A run of clean that drops what it can."""
-    read_back = spark_reader(lambda: house.spark, house.log.url)
-    return clean(house.log.url, house.log.topic, list(house.targets.values()), read_back).partitions
+    return clean(house.log.url, house.log.topic, *house.targets.values()).partitions
 
 
 def cold(house: House) -> list[tuple[Any, ...]]:

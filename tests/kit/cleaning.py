@@ -1,12 +1,19 @@
-"""Clean for tests of other things: as if every copy had been read back and was whole."""
+"""Clean for tests: what ships, and as if every copy had been read back and was whole."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ops.archive.copy_readings import CopyReading
-from ops.retention.clean import CleanResult, clean
+from ops.archive.copy_readings import CopyReading, Reader
+from ops.duties import verbs
+from ops.duties.engine import SQL
+from ops.duties.setup import Setup
+from ops.duties.units import DONE
+from ops.duties.verbs import DutyPlace
+from ops.retention.clean import MOST_EPOCHS, CleanResult, begin, drop
+from ops.retention.guard import ReadBack, read_back
 from ops.seal import due_log_epochs
 from penstock import database
 from penstock.archive.targets import Target
@@ -52,7 +59,36 @@ def believed(_: Target, epochs: Sequence[LogEpoch]) -> list[CopyReading]:
     ]
 
 
-def clean_believing(url: str, topic: str, *targets: str) -> tuple[CleanResult, ...]:
-    """A run of clean with that reader; the targets are nowhere."""
+def clean_believing(
+    url: str,
+    topic: str,
+    *targets: str,
+    read: Reader = believed,
+    most: int = MOST_EPOCHS,
+) -> tuple[CleanResult, ...]:
+    """The steps of a run of clean, with another reader; the targets are nowhere."""
+    begun = begin(url, topic, most)
     places = [Target(name, "/nowhere") for name in targets or ("local",)]
-    return clean(url, topic, places, believed).partitions
+    read_back(url, begun.run, begun.due, places, read)
+    return drop(url, topic, begun.run)
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What a run has read back, and what became of each partition."""
+
+    read: ReadBack
+    partitions: tuple[CleanResult, ...]
+
+
+def clean(url: str, topic: str, *targets: Target) -> Cleaned:
+    """What `penstock clean` does with a topic, but for the tables."""
+    outcomes = verbs.clean_topics(Setup.of_url(url, *targets), [DutyPlace(topic)], engine=SQL)
+    whole = ReadBack()
+    for each in outcomes:
+        if each.unit.duty == "read back":
+            assert each.result, each
+            whole.take(each.result)
+    (done,) = (each for each in outcomes if each.unit.duty == "clean")
+    assert done.state == DONE, done
+    return Cleaned(whole, done.result)

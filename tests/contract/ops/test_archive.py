@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ops.archive.archiving import CopiesFailed, archive_epochs
+from ops.archive.auditing import audit_copies
 from ops.archive.epoch_reader import EpochReader
 from ops.archive.read_back import spark_reader
 from ops.archive.rollup import rollup
 from ops.backfill.missing import backfill
-from ops.retention.clean import clean, drop_slices
+from ops.retention.clean import drop_slices
 from ops.seal import copies_of, log_epochs
 from penstock import database
 from penstock.archive import database_reader
@@ -36,6 +37,7 @@ from tests.archive.logs import (
     states,
 )
 from tests.contract.databases import ContractDatabase
+from tests.kit.cleaning import clean
 from tests.kit.log import topic
 
 if TYPE_CHECKING:
@@ -90,7 +92,9 @@ def test_from_the_log_to_a_new_target_when_the_database_has_dropped_it(
     ]
     assert archived_rows(spark, target, log) == rows
     _keep(log, "local")
-    run = clean(log.url, TOPIC, [target], spark_reader(lambda: spark, log.url))
+    by_tasks = audit_copies(spark_reader(lambda: spark, log.url), log.url, TOPIC, target)
+    assert (by_tasks.copies, by_tasks.forgotten) == (4, ())
+    run = clean(log.url, TOPIC, target)
     assert run.read.copies == 4
     assert [each.low_sequence for each in run.partitions] == [157, 157]
     drop_slices(log.url)

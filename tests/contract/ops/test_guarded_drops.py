@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ops.archive.copy_readings import CopyReading
-from ops.retention.clean import clean
 from ops.seal import copies_of, due_log_epochs, log_epochs, seal
 from penstock import database
 from penstock.archive.targets import Target
@@ -18,7 +17,13 @@ from penstock.records import LogEpoch, Message
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import give_up_soon, open_transaction
 from tests.contract.stream_kit import Guard, without
-from tests.kit.cleaning import believed, clean_unread, read_all, record_reading
+from tests.kit.cleaning import (
+    believed,
+    clean_believing,
+    clean_unread,
+    read_all,
+    record_reading,
+)
 from tests.kit.log import drain, topic
 from tests.kit.stream import STREAM
 
@@ -323,19 +328,18 @@ def _runs_of_clean(db: ContractDatabase, epochs: int, most: int) -> list[int]:
     _many(own, partitions=4, epochs=epochs)
     late = f"partition_id % 65536 = 3 AND log_epoch > {epochs * 3 // 4}"
     db.run(f"UPDATE penstock.epoch_copies SET state = 'missing' WHERE {late}")
-    target = Target("a", "/nowhere")
     before: set[tuple[int, int]] = set()
     runs = []
     read: set[tuple[int, int]] = set()
 
-    def reader(_: Target, epochs: Sequence[LogEpoch]) -> Sequence[CopyReading]:
+    def reader(target: Target, epochs: Sequence[LogEpoch]) -> Sequence[CopyReading]:
         read.update((each.partition, each.log_epoch) for each in epochs)
         db.run(f"UPDATE penstock.epoch_copies SET state = 'verified' WHERE {late}")
         return believed(target, epochs)
 
     while len(before) < 4 * epochs:
         read.clear()
-        clean(db.url, STREAM, [target], reader, max_epochs=most)
+        clean_believing(db.url, STREAM, "a", read=reader, most=most)
         gone = set(_dropped(own)) - before
         assert gone == read, f"{len(gone)} went, {len(read)} were read"
         before |= gone
