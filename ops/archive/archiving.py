@@ -19,19 +19,17 @@ from ops.archive.copying import (
 )
 from ops.seal import choose_epochs, forget_copy
 from penstock.archive.copies import EpochKey, key_of
-from penstock.archive.format import DAYS, FOLDERS, SPARK_SCHEMA, TABLE_SCHEMA
 from penstock.archive.markers import require_target
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from penstock.database import connect
-from penstock.errors import ConfigurationError
 from penstock.log.restores import Seen, require_log
 from penstock.records import LogEpoch
 from penstock.topics.names import describe_topic
 from penstock.topics.partition_ids import id_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 def archive_epochs(
@@ -55,7 +53,8 @@ def archive_epochs(
     """
     installation = require_target(url, target, write=True)
     require_archived(url, topic, target)
-    chosen = _choose(url, topic, epochs)
+    with connect(url) as connection:
+        chosen = choose_epochs(connection, topic, epochs)
     recorded = [epoch for epoch in chosen if target.name in epoch.targets]
     if repair:
         recorded = still_whole(spark, url, target, recorded)
@@ -78,58 +77,6 @@ def require_archived(url: str, topic: str, target: Target) -> None:
             for partition, (history, sequence) in newest.items()
         }
         require_log(connection, seen, f"the archive {target.name}")
-
-
-def read_archive(spark: SparkSession, target: Target, known_as: str) -> DataFrame:
-    """The archived events of a topic: the files that the Delta log names, and no others.
-
-    ``known_as`` is what `describe_topic` returns; no database is needed.
-    """
-    if not target.is_local:
-        raise ConfigurationError(
-            f"the archive target {target.name} is an object store, which Spark does not read here",
-            hint="read it with delta-rs, Polars or DuckDB: see docs/archive.md",
-        )
-    table = ArchiveTable(target, known_as)
-    named = {
-        FOLDERS: {each.path for found in table.committed_folders().values() for each in found},
-        DAYS: {each.path for each in table.day_files()},
-    }
-    frame = spark.createDataFrame([], SPARK_SCHEMA)
-    for layout, paths in named.items():
-        files = sorted(str(table.folder(layout) / each) for each in paths)
-        if files:
-            reader = spark.read.schema(SPARK_SCHEMA)
-            if layout == FOLDERS:  # partition and log epoch are in the names of the folders
-                reader = reader.option("basePath", str(table.folder(layout)))
-            frame = frame.union(reader.parquet(*files).select(*TABLE_SCHEMA.names))
-    return frame
-
-
-def verify_copies(
-    spark: SparkSession,
-    url: str,
-    topic: str,
-    target: Target,
-    epochs: Collection[EpochKey] | None = None,
-) -> list[CopyReading]:
-    """Read back the given copies, or every recorded one of the target; changes no copy."""
-    chosen = _choose(url, topic, epochs)
-    if epochs is None:
-        chosen = [epoch for epoch in chosen if target.name in epoch.targets]
-    return read_epochs(spark, url, target, chosen)
-
-
-def verify_copy(
-    spark: SparkSession, url: str, topic: str, target: Target, epoch: EpochKey
-) -> CopyReading:
-    """Read back one copy, recorded or not; its ``damage`` is empty when it is whole."""
-    return verify_copies(spark, url, topic, target, [epoch])[0]
-
-
-def _choose(url: str, topic: str, epochs: Collection[EpochKey] | None) -> list[LogEpoch]:
-    with connect(url) as connection:
-        return choose_epochs(connection, topic, epochs)
 
 
 def still_whole(

@@ -121,10 +121,6 @@ class Policies:
         """The policy of a topic.  A topic that the file does not name is only kept."""
         return self.topics.get(topic, TopicPolicy(topic))
 
-    def relays_of(self, topic: str) -> list[RelayPolicy]:
-        """The relays that read a topic."""
-        return [relay for relay in self.relays.values() if relay.topic == topic]
-
     def target(self, name: str, environ: Mapping[str, str] | None = None) -> Target:
         """An archive target by its name, with its folder made absolute."""
         if name not in self.targets:

@@ -76,16 +76,8 @@ def sequence_text(sequence: int) -> str:
     return f"{sequence:0{SEQUENCE_DIGITS}d}"
 
 
-def to_structured(event: Event) -> dict[str, Any]:
-    """The event as a CloudEvents JSON object, with `data` or `data_base64`."""
-    found: dict[str, Any] = dict(attributes(event))
-    member, text = _data(event)
-    found[member] = json.loads(text)
-    return found
-
-
 def to_json(event: Event) -> bytes:
-    """The same object as one line of JSON, without the line break."""
+    """The event as a CloudEvents JSON object, with `data` or `data_base64`: one line, no break."""
     head = json.dumps(attributes(event), ensure_ascii=False, separators=_COMPACT)
     member, text = _data(event)
     return f'{head[:-1]},"{member}":{text}}}'.encode()

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ops.archive import manifest
-from ops.archive.archiving import read_archive
 from ops.archive.commits import create_table
+from ops.archive.copy_readings import CopyReading
 from ops.archive.copying import copy_of, plan_of as plan_of
 from ops.archive.epoch_reader import EpochReader
+from ops.archive.read_back import spark_reader
 from ops.archive.writer import ArchiveWriter, WrittenEpochs, write_epoch
 from ops.seal import copies_of, log_epochs, seal
 from penstock.archive.copies import Copy, key_of
-from penstock.archive.format import TABLE_SCHEMA
+from penstock.archive.copy_reader import read_rows
+from penstock.archive.format import DAYS, TABLE_SCHEMA, with_epoch
 from penstock.archive.markers import require_target
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
@@ -123,11 +126,36 @@ class Log:
         return row[0]
 
 
-def archived_rows(spark: SparkSession, target: Target, log: Log) -> list[Row]:
+def archived_table(target: Target, known_as: str) -> pa.Table:
+    """The events of an archive: of the files that the Delta logs name, and of no others."""
+    table = ArchiveTable(target, known_as)
+    found = [
+        batch.select(TABLE_SCHEMA.names)
+        for each in table.day_files()
+        for batch in read_rows(target.store, f"{table.name(DAYS)}/{each.path}")
+    ]
+    found += [
+        with_epoch(batch, *key)
+        for key, entries in table.committed_folders().items()
+        for each in entries
+        for batch in read_rows(target.store, table.file(each))
+    ]
+    return pa.Table.from_batches(found, TABLE_SCHEMA)
+
+
+def archived_rows(target: Target, log: Log) -> list[Row]:
     """Every event of the archive, without the number of its log epoch, in order."""
-    table = read_archive(spark, target, log.known_as).drop("log_epoch").toArrow()
+    table = archived_table(target, log.known_as).drop_columns(["log_epoch"])
     rows = [tuple(row.values()) for row in table.to_pylist()]
     return sorted(rows, key=lambda row: (row[0], row[1]))
+
+
+def read_by_tasks(spark: SparkSession, log: Log, target: Target) -> Sequence[CopyReading]:
+    """What Spark's tasks read back of every recorded copy of a target."""
+    recorded = [
+        each for each in log_epochs(log.connection, log.topic) if target.name in each.targets
+    ]
+    return spark_reader(lambda: spark, log.url)(target, recorded)
 
 
 def only_file(target: Target, log: Log, epoch: tuple[int, int]) -> Path:

@@ -14,9 +14,6 @@ from ops.archive import copying
 from ops.archive.archiving import (
     CopiesFailed,
     archive_epochs,
-    read_archive,
-    verify_copies,
-    verify_copy,
 )
 from ops.archive.auditing import audit_copies
 from ops.archive.copying import CopyJob
@@ -32,7 +29,7 @@ from penstock.archive.table import ArchiveTable, place_version
 from penstock.archive.targets import Target
 from penstock.errors import EpochError, TargetUnavailable
 from penstock.records import LogEpoch
-from tests.archive.logs import Log, archived_rows, only_file, states
+from tests.archive.logs import Log, archived_rows, archived_table, only_file, read_by_tasks, states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,14 +57,12 @@ def test_archive_is_the_log(spark: SparkSession, log: Log, target: Target) -> No
         epoch.checksum for epoch in sorted(sealed, key=key_of)
     ]
     assert all(copy.written for copy in copies)
-    assert archived_rows(spark, target, log) == log.rows()
+    assert archived_rows(target, log) == log.rows()
     assert [epoch.targets for epoch in log_epochs(log.connection, log.topic)] == [("local",)] * len(
         sealed
     )
-    assert [reading.damage for reading in verify_copies(spark, log.url, log.topic, target)] == [
-        ""
-    ] * len(sealed)
-    archived = read_archive(spark, target, log.known_as).toArrow()
+    assert [reading.damage for reading in read_by_tasks(spark, log, target)] == [""] * len(sealed)
+    archived = archived_table(target, log.known_as)
     for epoch in sealed:
         chosen = (pc.field("partition") == epoch.partition) & (
             pc.field("log_epoch") == epoch.log_epoch
@@ -120,7 +115,7 @@ def test_repeating_is_a_no_op(spark: SparkSession, log: Log, target: Target) -> 
         (key_of(first), False),
         (key_of(second), True),
     ]
-    assert archived_rows(spark, target, log) == log.rows()
+    assert archived_rows(target, log) == log.rows()
 
 
 def test_an_unknown_epoch_is_refused(spark: SparkSession, log: Log, target: Target) -> None:
@@ -156,7 +151,7 @@ def test_readers_see_only_committed_files(spark: SparkSession, log: Log, target:
     file = only_file(target, log, (0, 1))
     file.with_name("left-by-a-killed-run.parquet").write_bytes(file.read_bytes())
 
-    assert archived_rows(spark, target, log) == log.rows()
+    assert archived_rows(target, log) == log.rows()
 
 
 def test_racing_runs(spark: SparkSession, log: Log, target: Target) -> None:
@@ -176,7 +171,7 @@ def test_racing_runs(spark: SparkSession, log: Log, target: Target) -> None:
     assert {key: len(files) for key, files in committed.items()} == {
         key_of(epoch): 1 for epoch in sealed
     }
-    assert archived_rows(spark, target, log) == log.rows()
+    assert archived_rows(target, log) == log.rows()
 
 
 def test_a_changed_event_is_not_archived(spark: SparkSession, log: Log, target: Target) -> None:
@@ -218,7 +213,7 @@ def test_lost_files_are_made_again(
     archive_epochs(spark, log.url, log.topic, target)
     damage(only_file(target, log, key_of(first)))
 
-    readings = verify_copies(spark, log.url, log.topic, target)
+    readings = read_by_tasks(spark, log, target)
     made = backfill(spark, log.url, log.topic, target)
 
     assert [(reading.key, reading.damage != "") for reading in readings] == [
@@ -226,7 +221,7 @@ def test_lost_files_are_made_again(
         (key_of(second), False),
     ]
     assert [(key_of(copy.epoch), copy.written) for copy in made] == [(key_of(first), True)]
-    assert archived_rows(spark, target, log) == log.rows()
+    assert archived_rows(target, log) == log.rows()
     assert log_epochs(log.connection, log.topic)[0].targets == ("local",)
 
 
@@ -246,8 +241,8 @@ def test_changed_bytes_are_found_and_repaired(
     (forgotten,) = audit_copies(read, log.url, log.topic, target).forgotten
     assert (forgotten.partition, forgotten.log_epoch) == key_of(first)
     assert len(backfill(spark, log.url, log.topic, target)) == 1
-    assert not verify_copy(spark, log.url, log.topic, target, key_of(first)).damage
-    assert archived_rows(spark, target, log) == log.rows()
+    assert not read_by_tasks(spark, log, target)[0].damage
+    assert archived_rows(target, log) == log.rows()
 
 
 def test_archive_does_not_replace(spark: SparkSession, log: Log, target: Target) -> None:
@@ -277,7 +272,7 @@ def test_the_whole_target_is_lost(spark: SparkSession, log: Log, target: Target)
 
     assert adopt_target(log.url, target, even_without_copies=True)
     assert len(backfill(spark, log.url, log.topic, target)) == len(sealed)
-    assert archived_rows(spark, target, log) == log.rows()
+    assert archived_rows(target, log) == log.rows()
 
 
 def test_another_logs_archive_is_not_replaced(
@@ -287,14 +282,14 @@ def test_another_logs_archive_is_not_replaced(
     log.publish_odd()
     log.seal()
     archive_epochs(spark, log.url, log.topic, target)
-    before = archived_rows(spark, target, log)
+    before = archived_rows(target, log)
     log.connection.execute("TRUNCATE penstock.epoch_copies, penstock.log_epochs")
     log.connection.execute("UPDATE penstock.events SET payload = 'another log'")
     log.seal()
 
     with pytest.raises(EpochError, match="another log"):
         backfill(spark, log.url, log.topic, target)
-    assert archived_rows(spark, target, log) == before
+    assert archived_rows(target, log) == before
 
 
 def test_a_place_that_cannot_be_written(spark: SparkSession, log: Log, tmp_path: Path) -> None:

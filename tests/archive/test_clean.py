@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from ops.archive.archiving import archive_epochs, read_archive
+from ops.archive.archiving import archive_epochs
 from ops.backfill.missing import backfill
 from ops.retention.clean import CleanResult, drop_slices
 from ops.retention.storage import SliceState
@@ -18,7 +18,7 @@ from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.errors import BelowLowSequence, EpochError, RetentionRefused
 from penstock.log import fetch
-from tests.archive.logs import Log, archived, archived_rows, only_file, states
+from tests.archive.logs import Log, archived, archived_rows, archived_table, only_file, states
 from tests.kit.cleaning import clean as verb, clean_believing
 
 if TYPE_CHECKING:
@@ -337,13 +337,13 @@ def test_after_the_drop_the_archive_answers(
     assert low_sequences(log) == [epoch.last_sequence + 1 for epoch in sealed]
     second = Target("second", str(tmp_path / "second"))
 
-    assert archived_rows(spark, target, log) == rows
+    assert archived_rows(target, log) == rows
     with pytest.raises(EpochError, match=r"no longer in the database; .* --source local"):
         backfill(spark, log.url, log.topic, second)
     made = backfill(spark, log.url, log.topic, second, sources=[target])
     assert [key_of(copy.epoch) for copy in made] == [key_of(epoch) for epoch in sealed]
-    assert archived_rows(spark, second, log) == rows
+    assert archived_rows(second, log) == rows
 
     only_file(target, log, (0, 1)).unlink()
     assert len(backfill(spark, log.url, log.topic, target, sources=[second])) == 1
-    assert read_archive(spark, target, log.known_as).count() == len(rows)
+    assert archived_table(target, log.known_as).num_rows == len(rows)

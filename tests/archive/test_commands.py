@@ -82,4 +82,4 @@ def test_a_flipped_byte_of_what_the_database_has_dropped_is_mended_by_commands(
     assert states(log).count("missing") == 2
     assert main.run([*mend, "--source", f"two={two.uri}"]) == 0
     assert main.run(rolled) == 0
-    assert archived_rows(spark, one, log) == rows
+    assert archived_rows(one, log) == rows

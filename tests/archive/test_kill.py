@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ops.archive.archiving import archive_epochs, read_archive
+from ops.archive.archiving import archive_epochs
 from ops.seal import log_epochs
 from penstock.archive.copies import key_of
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
-from tests.archive.logs import Log, archived_rows
+from tests.archive.logs import Log, archived_rows, archived_table
 from tests.kit.standing import standing
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def test_kill(
         assert len(list(target.root.rglob("*.parquet"))) == len(sealed)
 
     table = ArchiveTable(target, log.known_as).committed()
-    archived = read_archive(spark, target, log.known_as).select("partition", "log_epoch").distinct()
-    assert table.keys() == {tuple(row) for row in archived.collect()} == committed
+    archived = archived_table(target, log.known_as).select(["partition", "log_epoch"])
+    assert table.keys() == {tuple(row.values()) for row in archived.to_pylist()} == committed
     recorded = {key_of(epoch) for epoch in log_epochs(log.connection, log.topic) if epoch.targets}
     assert recorded == (committed if place == "between_commits" else set())
 
@@ -53,5 +53,5 @@ def test_kill(
 
     rewritten = {key_of(copy.epoch) for copy in copies if copy.written}
     assert rewritten == {(0, 1), (1, 1)} - committed
-    assert archived_rows(spark, target, log) == log.rows()
+    assert archived_rows(target, log) == log.rows()
     assert all(epoch.targets == ("local",) for epoch in log_epochs(log.connection, log.topic))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ops.archive import copying, manifest
-from ops.archive.archiving import CopiesFailed, archive_epochs, verify_copies
+from ops.archive.archiving import CopiesFailed, archive_epochs
 from ops.seal import log_epochs
 from penstock.archive.copies import Copy, key_of
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from tests.archive.fuses import PLACES, FusedSink, fuse
-from tests.archive.logs import Log, archived_rows
+from tests.archive.logs import Log, archived_rows, read_by_tasks
 from tests.kit.standing import standing
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def test_the_archive_equals_the_log_whatever_is_killed(
     assert {key: len(files) for key, files in committed.items()} == {
         key_of(epoch): 1 for epoch in sealed
     }
-    readings = verify_copies(spark, log.url, log.topic, target)
+    readings = read_by_tasks(spark, log, target)
     assert [each.damage for each in readings] == [""] * epochs
     assert {each.checksum for each in readings} == {epoch.checksum for epoch in sealed}
-    assert archived_rows(spark, target, log) == log.rows()
+    assert archived_rows(target, log) == log.rows()
     assert all(each.targets == ("local",) for each in log_epochs(log.connection, log.topic))

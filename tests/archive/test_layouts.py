@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ops.archive.archiving import CopiesFailed, archive_epochs, verify_copies
+from ops.archive.archiving import CopiesFailed, archive_epochs
 from ops.archive.auditing import audit_copies
 from ops.archive.read_back import plain_reader, spark_reader
 from ops.archive.rollup import rollup
@@ -18,7 +18,7 @@ from penstock.archive.copies import key_of
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from tests.archive.folders import bring_folders
-from tests.archive.logs import Log, archived_rows, bring, flip, only_file, states
+from tests.archive.logs import Log, archived_rows, bring, flip, only_file, read_by_tasks, states
 from tests.archive.test_rollup import manifest_rows, yesterday
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def test_copies_of_both_layouts_are_read_verified_and_kept(
     spark: SparkSession, mixed: Log, target: Target
 ) -> None:
     assert sorted(set(layouts(mixed))) == [1, 2]
-    assert archived_rows(spark, target, mixed) == manifest_rows(mixed, target) == mixed.rows()
-    readings = verify_copies(spark, mixed.url, mixed.topic, target)
+    assert archived_rows(target, mixed) == manifest_rows(mixed, target) == mixed.rows()
+    readings = read_by_tasks(spark, mixed, target)
     assert [each.damage for each in readings] == [""] * 8
     assert audit_files(mixed.url, mixed.topic, target) == []
     read = spark_reader(lambda: spark, mixed.url)
@@ -77,7 +77,7 @@ def test_a_damaged_copy_of_layout_1_is_mended_into_layout_2(
     committed = ArchiveTable(target, mixed.known_as).committed()
     assert [len(files) for files in committed.values()] == [1] * 8
     assert sorted(layouts(mixed)) == [1] * 2 + [2] * 6
-    assert archived_rows(spark, target, mixed) == manifest_rows(mixed, target) == mixed.rows()
+    assert archived_rows(target, mixed) == manifest_rows(mixed, target) == mixed.rows()
 
 
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
@@ -106,9 +106,9 @@ def test_a_damaged_file_with_many_log_epochs_is_mended(
     assert {key: len(files) for key, files in committed.items()} == {key_of(e): 1 for e in epochs}
     assert made.file not in {each.path for files in committed.values() for each in files}
     assert set(states(log)) == {"verified"}
-    assert archived_rows(spark, target, log) == manifest_rows(log, target) == log.rows()
+    assert archived_rows(target, log) == manifest_rows(log, target) == log.rows()
     assert len(rollup(log.url, log.topic, target)) == 1
-    assert archived_rows(spark, target, log) == manifest_rows(log, target) == log.rows()
+    assert archived_rows(target, log) == manifest_rows(log, target) == log.rows()
 
 
 def test_a_damaged_file_is_not_replaced_while_a_part_of_it_cannot_be_made(

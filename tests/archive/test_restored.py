@@ -8,14 +8,14 @@ import psycopg
 import pytest
 
 from ops.archive import archiving as archive
-from ops.archive.archiving import archive_epochs, read_archive, require_archived
+from ops.archive.archiving import archive_epochs, require_archived
 from ops.backfill import missing as backfill
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from penstock.errors import EpochError, LogBehind
 from penstock.log.histories import reconcile, restore_status
 from penstock.topics import names
-from tests.archive.logs import TOPIC, Log
+from tests.archive.logs import TOPIC, Log, archived_table
 from tests.kit.log import topic as create_topic
 from tests.support import PostgresServer
 
@@ -100,6 +100,6 @@ def test_a_topic_made_anew_has_a_table_of_its_own(
         other.seal()
         assert all(copy.written for copy in archive_epochs(spark, database_url, TOPIC, target))
         first = Log(connection, database_url, renamed)
-        assert read_archive(spark, target, first.known_as).count() == 40
-        assert read_archive(spark, target, other.known_as).count() == 10
+        assert archived_table(target, first.known_as).num_rows == 40
+        assert archived_table(target, other.known_as).num_rows == 10
         assert restore_status(connection) == []

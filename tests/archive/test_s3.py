@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ops.archive.archiving import archive_epochs, verify_copies
+from ops.archive.archiving import archive_epochs
 from ops.archive.commits import create_table
 from ops.archive.copying import recorded_plans
 from ops.archive.plans import TARGETS_OPTION, dump_targets
@@ -33,7 +33,7 @@ from penstock.archive.markers import MARKER, require_target
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from penstock.errors import ForeignTarget, TargetUnavailable
-from tests.archive.logs import Log, Row, bring, states
+from tests.archive.logs import Log, Row, bring, read_by_tasks, states
 from tests.archive.test_rollup import manifest_rows, yesterday
 from tests.kit.erasing import BY_KEY, SECRET as ERASED, WHO, WHY, archived, secret_log
 
@@ -101,9 +101,7 @@ def test_archive_verify_lose_and_backfill(spark: SparkSession, log: Log, s3: Tar
     assert "Physical Plan" in shown.getvalue()
     assert SECRET not in shown.getvalue()
     s3.store.delete(f"{s3.table_name(log.known_as, DAYS)}/{copies[0].location}")
-    assert [each.damage for each in verify_copies(spark, log.url, log.topic, s3)].count("") == (
-        len(copies) - 1
-    )
+    assert [each.damage for each in read_by_tasks(spark, log, s3)].count("") == (len(copies) - 1)
     assert len(audit_files(log.url, log.topic, s3)) == 1
     assert len(backfill(spark, log.url, log.topic, s3)) == 1
     assert rows_of(log, s3) == manifest_rows(log, s3) == log.rows()

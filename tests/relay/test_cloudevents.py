@@ -12,7 +12,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given, strategies as st
 
-from ops.sinks.cloudevents import attributes, to_json, to_properties, to_structured
+from ops.sinks.cloudevents import attributes, to_json, to_properties
 from tests.relay.blocks import event
 
 #: A sink writes a line twice and must write the very same one, also after an upgrade.
@@ -144,6 +144,8 @@ def test_any_event_is_one_line_that_the_sdk_reads(**fields: Any) -> None:
     one = event(1, type=kind, **fields)
     line = to_json(one)
     assert line.count(b"\n") == 0
-    assert json.loads(line) == to_structured(one)
+    found = json.loads(line)
+    assert attributes(one).items() <= found.items()
+    assert found.keys() - attributes(one).keys() in ({"data"}, {"data_base64"})
     assert read(line).get_type() == (kind or "penstock.event")
     assert to_json(one) == line

@@ -90,7 +90,7 @@ def test_from_the_log_to_a_new_target_when_the_database_has_dropped_it(
     assert [copy.epoch.checksum for copy in made] == [
         each.checksum for each in sorted(sealed, key=key_of)
     ]
-    assert archived_rows(spark, target, log) == rows
+    assert archived_rows(target, log) == rows
     _keep(log, "local")
     by_tasks = audit_copies(spark_reader(lambda: spark, log.url), log.url, TOPIC, target)
     assert (by_tasks.copies, by_tasks.forgotten) == (4, ())
@@ -102,7 +102,7 @@ def test_from_the_log_to_a_new_target_when_the_database_has_dropped_it(
     with pytest.raises(CopiesFailed, match="no longer in the database"):
         backfill(spark, log.url, TOPIC, second)
     assert len(backfill(spark, log.url, TOPIC, second, sources=[target])) == 4
-    assert archived_rows(spark, second, log) == rows
+    assert archived_rows(second, log) == rows
     assert {each.targets for each in log_epochs(log.connection, TOPIC)} == {("local", "second")}
 
 
