@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ops.archive import manifest
-from ops.archive.copy_readings import CopyReading
 from ops.archive.copying import (
     CopiesFailed as CopiesFailed,
     CopyJob,

@@ -59,11 +59,6 @@ class Placement:
                 f"a copy_timeout of {self.copy_seconds} s", hint="write a duration like 10m"
             )
 
-    @classmethod
-    def on_each(cls, *targets: str) -> Placement:
-        """A copy on every target, all of which have to be there."""
-        return cls(dict.fromkeys(targets, 1), len(targets), len(targets))
-
     def order(self, known_as: str, partition: int, log_epoch: int) -> tuple[str, ...]:
         """All targets, the best for this log epoch first; its homes are the first ``copies``.
 
@@ -79,10 +74,6 @@ class Placement:
             name: -weight / math.log(_hash(of, name)) for name, weight in self.targets.items()
         }
         return tuple(sorted(scores, key=lambda name: (-scores[name], name)))
-
-    def homes(self, known_as: str, partition: int, log_epoch: int) -> tuple[str, ...]:
-        """Where the copies of a log epoch belong while every target is there."""
-        return self.order(known_as, partition, log_epoch)[: self.copies]
 
     def held(self, epoch: LogEpoch) -> tuple[str, ...]:
         """The targets of this placement that hold a verified copy, homes or not: they count."""

@@ -26,6 +26,7 @@ from penstock.database import call
 from penstock.errors import ConfigurationError
 from tests.archive.logs import Log, bring
 from tests.kit.cleaning import clean
+from tests.kit.placements import on_each
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,8 +122,8 @@ def test_the_rest_is_caught_up_and_a_stand_in_counts(house: House) -> None:
     assert new.count(("b", "c")) == 4, "c or b stood in for a"
     house.back("a")
     assert (house.lacking(placement), house.place(placement).made) == (0, ())
-    assert house.lacking(Placement.on_each(*NAMES)) == 4
-    assert {copy.target for copy in house.place(Placement.on_each(*NAMES)).made} == {"a"}
+    assert house.lacking(on_each(*NAMES)) == 4
+    assert {copy.target for copy in house.place(on_each(*NAMES)).made} == {"a"}
 
 
 def test_one_flipped_bit_is_found_and_repaired_from_another_target(house: House) -> None:
@@ -142,7 +143,7 @@ def test_one_flipped_bit_is_found_and_repaired_from_another_target(house: House)
     content = bytearray(file.read_bytes())
     content[len(content) // 3] ^= 1
     file.write_bytes(content)
-    every = Placement.on_each(*NAMES)
+    every = on_each(*NAMES)
     placed = house.place(every, epochs=[key_of(first)], repair=True)
     assert [(made.target, made.written) for made in placed.made] == [("b", True)]
     house.away("a", "c")

@@ -17,6 +17,7 @@ from ops.policies.settings import (
     TopicPolicy,
 )
 from penstock.errors import ConfigurationError
+from tests.kit.placements import on_each
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,7 +113,7 @@ def test_everything_that_a_file_may_say() -> None:
             SealPolicy(500, 900),
             ("near", "far"),
             RetentionPolicy(604_800, 2, 200 * 2**30),
-            Placement.on_each("near", "far"),
+            on_each("near", "far"),
         ),
         "shop/Zürich": TopicPolicy("shop/Zürich"),
         "shop/retried": TopicPolicy("shop/retried"),

@@ -12,14 +12,15 @@ import pytest
 from ops.archive.placement import Placement
 from penstock.errors import ConfigurationError
 from penstock.records import LogEpoch
+from tests.kit.placements import homes, on_each
 
 EPOCHS = [(partition, number) for partition in range(10) for number in range(1, 1_001)]
 TOPIC = "bank/accounts//1"
 
 
-def homes(placement: Placement) -> dict[tuple[int, int], tuple[str, ...]]:
+def all_homes(placement: Placement) -> dict[tuple[int, int], tuple[str, ...]]:
     """Of ten thousand log epochs."""
-    return {key: placement.homes(TOPIC, *key) for key in EPOCHS}
+    return {key: homes(placement, TOPIC, key) for key in EPOCHS}
 
 
 def epoch(*targets: str) -> LogEpoch:
@@ -33,25 +34,25 @@ def test_the_order_is_the_same_everywhere_and_forever() -> None:
     placement = Placement({"a": 1, "b": 2, "c": 3}, 2, 1)
     found = ["".join(placement.order(TOPIC, 3, number)) for number in range(1, 9)]
     assert found == ["bca", "bca", "bac", "abc", "cab", "bca", "cab", "abc"]
-    assert placement.homes(TOPIC, 3, 1) == ("b", "c")
+    assert homes(placement, TOPIC, (3, 1)) == ("b", "c")
 
 
 def test_copies_spread_evenly_by_weight() -> None:
-    found = homes(Placement({"a": 1, "b": 1, "c": 2, "d": 4}, 1, 1))
+    found = all_homes(Placement({"a": 1, "b": 1, "c": 2, "d": 4}, 1, 1))
     shares = Counter(name for names in found.values() for name in names)
     for name, share in {"a": 1 / 8, "b": 1 / 8, "c": 1 / 4, "d": 1 / 2}.items():
         assert shares[name] / len(EPOCHS) == pytest.approx(share, rel=0.06)
     equal = Placement({"a": 1, "b": 1, "c": 1}, 2, 1)
-    shares = Counter(name for names in homes(equal).values() for name in names)
+    shares = Counter(name for names in all_homes(equal).values() for name in names)
     assert all(share / len(EPOCHS) == pytest.approx(2 / 3, rel=0.03) for share in shares.values())
-    assert all(len(set(names)) == 2 for names in homes(equal).values())
+    assert all(len(set(names)) == 2 for names in all_homes(equal).values())
 
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_target_that_comes_or_goes_moves_its_own_share_only(copies: int) -> None:
     """Guard: a score depends on its own target alone."""
-    three = homes(Placement({"a": 1, "b": 1, "c": 1}, copies, 1))
-    four = homes(Placement({"a": 1, "b": 1, "c": 1, "d": 1}, copies, 1))
+    three = all_homes(Placement({"a": 1, "b": 1, "c": 1}, copies, 1))
+    four = all_homes(Placement({"a": 1, "b": 1, "c": 1, "d": 1}, copies, 1))
     moved = 0
     for key in EPOCHS:
         gone, come = set(three[key]) - set(four[key]), set(four[key]) - set(three[key])
@@ -60,7 +61,7 @@ def test_a_target_that_comes_or_goes_moves_its_own_share_only(copies: int) -> No
         assert [name for name in four[key] if name != "d"] == list(three[key][: copies - len(come)])
         moved += len(come)
     assert moved / (copies * len(EPOCHS)) == pytest.approx(1 / 4, rel=0.05)
-    heavier = homes(Placement({"a": 1, "b": 1, "c": 2}, copies, 1))
+    heavier = all_homes(Placement({"a": 1, "b": 1, "c": 2}, copies, 1))
     assert all(set(heavier[key]) - set(three[key]) <= {"c"} for key in EPOCHS)
 
 
@@ -86,9 +87,7 @@ def test_what_lacks_a_copy_gets_it_on_its_homes_first_and_stand_ins_count() -> N
     assert placement.lacking(epoch(second, third)) == ()
     assert placement.held(epoch(second, third)) == (second, third)
     assert placement.lacking(epoch("gone", first)) == (second,), "a target that has left the policy"
-    assert Placement.on_each("a", "b").lacking(epoch("c")) == tuple(
-        Placement.on_each("a", "b").order(TOPIC, 0, 1)
-    )
+    assert on_each("a", "b").lacking(epoch("c")) == tuple(on_each("a", "b").order(TOPIC, 0, 1))
 
 
 def test_it_copies_what_it_was_given() -> None:

@@ -20,6 +20,7 @@ from penstock.records import LogEpoch
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.kit.log import drain
+from tests.kit.placements import on_each
 from tests.kit.stream import STREAM, filled
 
 #: Changes after the first page would never be seen.
@@ -105,8 +106,8 @@ def test_an_hour_holds_its_log_epochs_and_no_others(db: ContractDatabase) -> Non
     assert sorted(found[0].targets) == ["one", "two"] and found[1].targets == ()
     assert hours.epochs_of_hour(own, STREAM, hour - HOUR) == []
     assert hours.epochs_between(own, STREAM, hour - HOUR, hour) == []
-    assert verified_on(found, Placement.on_each("two", "one")) == found[:1]
-    assert verified_on(found, Placement.on_each("two", "three")) == []
+    assert verified_on(found, on_each("two", "one")) == found[:1]
+    assert verified_on(found, on_each("two", "three")) == []
     assert verified_on(found, Placement({"two": 1, "three": 1}, 1, 1)) == found[:1]
     assert verified_on(found, None) == []
     with pytest.raises(TopicNotFound):
