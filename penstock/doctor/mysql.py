@@ -159,9 +159,10 @@ def _sequencer(patient: _MySQLServer) -> Iterator[Finding]:
     )
     is_idle = (status.last_pass_age_seconds or 0) > limit
     holder = longest_locks(patient.connection) if is_idle else None
-    if holder is not None and holder[1] > limit:
+    if holder is not None and holder.held_seconds > limit:
         # The server does not tell which rows a session has locked.
-        waits += f"; {holder[0]} has held locks for {duration(holder[1])}, maybe the sequencer's"
+        held = duration(holder.held_seconds)
+        waits += f"; {holder.session} has held locks for {held}, maybe the sequencer's"
     yield behind(waits, is_idle=is_idle)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.database import call
 from penstock.doctor.findings import Finding, more, shell, size, warning
 from penstock.errors import PermissionDenied
 from penstock.records import RetentionLimit
+from penstock.subscriptions import Skip, skips
 from penstock.topics.retention import retention_limits
 
 #: A topic may be so much above its limit before the next run of clean: a part of the limit.
@@ -21,16 +21,15 @@ def examine_skips(connection: Any) -> list[Finding]:
     said so.
     """
     try:
-        rows = call(connection, "list_skips", subscription=None)
+        found = [each for each in skips(connection) if each.unread]
     except PermissionDenied:
         return []
     places: dict[tuple[str, str, int], int] = {}
-    reasons: dict[tuple[str, str, int], tuple[str, int, int]] = {}
-    for subscription, topic, partition, _, first, last, _, _, unread, *reason in rows:
-        if unread:
-            place = (subscription, topic, partition)
-            places[place] = places.get(place, 0) + last - first + 1
-            reasons[place] = (reason[0], reason[1], reason[2])
+    last: dict[tuple[str, str, int], Skip] = {}
+    for each in found:
+        place = (each.subscription, each.topic, each.partition)
+        places[place] = places.get(place, 0) + each.last_sequence - each.first_sequence + 1
+        last[place] = each
     if not places:
         return []
     place, events = max(places.items(), key=lambda each: each[1])
@@ -40,18 +39,19 @@ def examine_skips(connection: Any) -> list[Finding]:
             "skips",
             f"retention removed {events} events of {topic} partition {partition} that "
             f"subscription {subscription!r} has not read{more(len(places) - 1)}: "
-            f"{_why(*reasons[place])}, and it gets an error",
+            f"{_why(last[place])}, and it gets an error",
             shell("penstock", "subscription", "seek", subscription, topic, "--to", "earliest")
             + f" --partition {partition} --yes  # goes on with what is left",
         )
     ]
 
 
-def _why(reason: str, limit: int, held: int) -> str:
-    if reason == "max_bytes":
+def _why(skip: Skip) -> str:
+    if skip.reason == "max_bytes":
         return (
-            f"the topic held {size(held)}, more than its max_bytes of {size(limit)} (a larger "
-            "limit, a faster consumer, or one that reads the archive keeps it from missing more)"
+            f"the topic held {size(skip.size_bytes or 0)}, more than its max_bytes of "
+            f"{size(skip.limit_bytes or 0)} (a larger limit, a faster consumer, or one "
+            "that reads the archive keeps it from missing more)"
         )
     return "its policy max_lag_seconds lets nothing wait for longer"
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from penstock import database
 from penstock.driver_errors import errno_of
@@ -117,12 +117,19 @@ def _with_holder(connection: Any, found: SequencerState) -> SequencerState:
 
 def _with_locks(connection: Any, found: SequencerState) -> SequencerState:
     holder = longest_locks(connection)
-    if holder is None or holder[1] <= FRESH_SECONDS:
+    if holder is None or holder.held_seconds <= FRESH_SECONDS:
         return found
-    return replace(found, holder=holder[0], held_seconds=holder[1])
+    return replace(found, holder=holder.session, held_seconds=holder.held_seconds)
 
 
-def longest_locks(connection: Any) -> tuple[str, float] | None:
+class LockHolder(NamedTuple):
+    """A session that holds locks, in words, and for how long."""
+
+    session: str
+    held_seconds: float
+
+
+def longest_locks(connection: Any) -> LockHolder | None:
     """MySQL and MariaDB: the session that has held locks for longest, and for how long."""
     try:
         rows = database.call(connection, "doctor_locks")
@@ -133,4 +140,4 @@ def longest_locks(connection: Any) -> tuple[str, float] | None:
     if not rows:
         return None
     pid, login, host, held = rows[0]
-    return f"session {pid} of {login} (from {host})", float(held)
+    return LockHolder(f"session {pid} of {login} (from {host})", float(held))
