@@ -122,7 +122,9 @@ def _poll(own: Any, past: Seeded) -> object:
 
 
 @_may_read(
-    900, "leases_pkey positions_subscription_id_partition_id_id_idx blocks_newest chunks_sequence"
+    900,
+    "leases_pkey positions_subscription_id_partition_id_id_idx"
+    " blocks_subscription_id_partition_id_id_idx chunks_sequence",
 )
 def _open_block(own: Any, past: Seeded) -> object:
     lease = past.leases[0]

@@ -123,8 +123,9 @@ def test_a_dagster_project_has_its_assets() -> None:
 def test_what_the_page_on_the_archive_asks_the_database(
     db: ContractDatabase, tmp_path: Path
 ) -> None:
-    """Its first and last block, of docs/archive.md, on every engine."""
-    first, *_, last = blocks_of("docs/archive.md")
+    """Those blocks of docs/archive.md that need a database, on every engine."""
+    first, *others = blocks_of("docs/archive.md")
+    (last,) = (each for each in others if "batches" in each)
     connection = db.connect()
     topic(connection, 2, "bank/accounts")
     penstock.publish_batch(connection, [Message("bank/accounts", b"%d" % n) for n in range(9)])

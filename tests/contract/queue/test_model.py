@@ -231,7 +231,7 @@ def test_a_queue_does_what_the_model_does_for_long(own: Connection, order: str) 
 MUTANTS = {
     "put back": {
         "postgres": ("free_pieces", [("GREATEST(p.deliveries - uncounted, 0)", "0")]),
-        "memory": ("queues._freed", [("max(each.deliveries - 1, 0)", "0")]),
+        "memory": ("queues._freed", [("max(dealt.deliveries - 1, 0)", "0")]),
         "mysql": ("free_pieces", [("GREATEST(p.deliveries - uncounted, 0)", "0")]),
     },
     "expired": {
@@ -241,7 +241,10 @@ MUTANTS = {
     },
     "failed": {
         "postgres": ("reject", [("failures = w.failures + 1", "failures = w.failures")]),
-        "memory": ("queues.reject", [("failures = each.failures + 1", "failures = each.failures")]),
+        "memory": (
+            "queues.reject",
+            [("failures = dealt.failures + 1", "failures = dealt.failures")],
+        ),
         "mysql": ("fail_pieces", [("w.failures = w.failures + 1", "w.failures = w.failures")]),
     },
 }

@@ -36,7 +36,7 @@ def _passed_over(own: Any, target: Target, order: str) -> list[queue.Delivery]:
     seal(own, TOPIC, max_events=10)
     copy_all(own, TOPIC, target)
     database.call(own, "set_retention", topic=TOPIC, minimum_age_seconds=0, copies=1,
-                  origin="hand", targets=[target.name])  # fmt: skip
+                  origin="hand", max_bytes=None, targets=[target.name])  # fmt: skip
     ago = "sealed_at - INTERVAL '2' DAY"
     database.execute(own, f"UPDATE penstock.log_epochs SET sealed_at = {ago} WHERE log_epoch = 1")
     policies.set_policy(own, "keep", {"max_lag_seconds": 86_400}, scope="subscription", name=QUEUE)

@@ -68,6 +68,7 @@ LEFT_TO_THE_CALLER = {
     "release_rehydrated": "released again by the next call",
     "announce": "a notice, which is no part of the log",
     "wake_sequencer": "as announce",
+    "count_log_epochs": "counted again by the next clean",
     "note_target_speed": "only the order in which targets are written",
     "receive": "lost, the events are handed out again, and its receipts are good no longer",
     "acknowledge": "as commit, of single events",
