@@ -84,7 +84,7 @@ def test_who_set_what_and_what_was_set_by_hand_is_shown(house: House) -> None:
     house.create_topic()
     said = metadata_of(house.done("policies"), "penstock/policies")
     by = f"file {house.folder / 'policies.yaml'}"
-    assert f"| shop/orders | 0 | 1 | 1 | {by} |" in said["retention in force"]
+    assert f"| shop/orders | 0 | 1 |  | 1 | {by} |" in said["retention in force"]
     assert "shop-file" in said["changed"] and said["differs still"].count("\n") == 1
     policies.set_policy(house.connection, "retry", {"max_attempts": 5}, scope="topic", name=TOPIC)
     policies.set_policy(house.connection, "retry", {"max_attempts": 7}, scope="topic", name=TOPIC)

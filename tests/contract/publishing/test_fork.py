@@ -130,10 +130,10 @@ import os
 from penstock.leases import heartbeat
 from penstock.publishing.event_ids import _identifiers
 
-before = _identifiers._lock, heartbeat._hearts_lock
+before = _identifiers._lock, heartbeat._by_database_lock
 child = os.fork()
 if not child:
-    os._exit(_identifiers._lock is before[0] or heartbeat._hearts_lock is before[1])
+    os._exit(_identifiers._lock is before[0] or heartbeat._by_database_lock is before[1])
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert said(program) == "0"

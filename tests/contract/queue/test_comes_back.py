@@ -112,7 +112,8 @@ FEW_LETTERS = {
         "postgres": ("settle_keys", [
             ("LIMIT 1000)", "LIMIT 10)"), ("settled_keys >= 1000", "settled_keys >= 10")]),
         "mysql": ("settle_keys", [
-            ("LIMIT 1000\n", "LIMIT 10\n"), ("ended_keys >= 1000", "ended_keys >= 10")]),
+            ("has_first, 10000, 1000)", "has_first, 10000, 10)"),
+            ("ended_keys >= 1000", "ended_keys >= 10")]),
     },
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from penstock.consumer.stream.consumer import Consumer
 from penstock.database import timings
 from penstock.records import Event
 from tests.kit.log import Connection
-from tests.kit.stream import SUBSCRIPTION, filled, more, stored
+from tests.kit.stream import SUBSCRIPTION, Clock, filled, more, stored
 
 HOME = str(Path(penstock.__file__).parent)
 MOST_FUNCTIONS = 80
@@ -71,6 +71,7 @@ def test_a_steady_turn_of_one_event_is_short(
         SUBSCRIPTION,
         handler=handled.append,
         idle_seconds=0.05,
+        clock=Clock(),  # nothing is due meanwhile, such as a look at the policy
         commit_every_events=1,
     )
     with ExitStack() as stack:
