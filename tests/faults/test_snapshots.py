@@ -30,9 +30,9 @@ def _restored_under_load(engine: str, folder: Path, rounds: int) -> None:
             begun = _begun(engine, round_)
             wait_until(partial(_has_begun, world, begun), f"history {begun} has begun")
         mixed.progress()
+        wait_until(lambda: len(world.records("publish")) > 20, "publishers have gone on", 60)
         mixed.end()
         assert world.verdict() == [], f"seed {SEED}"
-        assert len(world.records("publish")) > 20
         assert server.snapshots == rounds
         with closing(world.connect()) as own:
             assert [each.history for each in histories(own)] == list(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.consumer.handlers import tracing
 from penstock.consumer.stream.consumer import Consumer
 from penstock.database import timings
 from penstock.records import Event
@@ -63,7 +64,9 @@ def test_a_steady_turn_of_one_event_is_short(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A turn that reads one event, handles it and commits it."""
-    monkeypatch.setattr(timings, "observer", None)  # as where no metrics are kept
+    # As where no metrics are kept, and nothing is traced.
+    monkeypatch.setattr(timings, "observer", None)
+    monkeypatch.setattr(tracing, "around_handlers", lambda *_, **__: None)
     filled(connection, partitions=1, events=3)
     handled: list[Event] = []
     consumer = Consumer(
