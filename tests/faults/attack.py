@@ -61,7 +61,7 @@ class Attack(Mixed):
         world = self.world
         world.set_up()
         with closing(world.connect()) as own:
-            _cut_small(own, world.engine)
+            cut_small(own, world.engine)
             kept = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": ["disk"]}
             database.call(own, "set_retention", max_bytes=None, topic=TOPIC, **kept)
         world.tend = self.tend
@@ -188,7 +188,7 @@ class Attack(Mixed):
             return self.settle(own, 0) == 0
 
 
-def _cut_small(connection: Any, engine: str) -> None:
+def cut_small(connection: Any, engine: str) -> None:
     """Slices of events that are full soon, so that they are dropped while the attack goes on."""
     if engine == "mysql":
         bounds = [(200 * n, 51_200 * (n + 1)) for n in range(SLICES)]

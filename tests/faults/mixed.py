@@ -13,7 +13,7 @@ from tests.faults.poison import EXIT
 from tests.faults.servers import Crashing
 from tests.faults.world import TOPIC, World
 
-PUBLISHERS = frozenset({"publisher", "crowd"})
+PUBLISHERS = frozenset({"publisher", "crowd", "odd"})
 CONSUMERS = frozenset({"consumer", "raw"})
 #: Whose transactions commit effects, by what their names begin with.
 COMMITTING = ("exact", "raw", "jobs", "keyed", "late")

@@ -28,6 +28,7 @@ from penstock.errors import PenstockError
 from penstock.publishing.publish import publish
 from penstock.records import Event
 from penstock.upkeep.sequencing import sequence_round
+from tests.faults.archiver import archive_on, clean_behind, publish_odd_on
 from tests.faults.crowd import crowd_on
 from tests.faults.history import Recorder
 from tests.faults.hooks import Failpoints, Recorded, label_of
@@ -190,6 +191,7 @@ ROLES = {
     "consumer": consume, "publisher": publish_on, "sequencer": sequence_on,
     "crowd": crowd_on, "raw": raw_on, "janitor": clean_on,
     "worker": work_off, "command": run_command,
+    "archiver": archive_on, "cleaner": clean_behind, "odd": publish_odd_on,
 }  # fmt: skip
 
 
