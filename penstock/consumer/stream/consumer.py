@@ -17,12 +17,10 @@ from penstock.consumer.handlers.choosing import executor_for
 from penstock.consumer.handlers.executors import Executor, InlineExecutor, Outcome
 from penstock.consumer.handlers.failures import (
     HandlerFailed,
-    HandlerRolledBack,
-    HandlerTimedOut,
     OutlivedLease,
 )
 from penstock.consumer.handlers.handler import handling
-from penstock.consumer.handlers.options import ConsumerOptions, TopicPartition, taking
+from penstock.consumer.handlers.options import ConsumerOptions, taking
 from penstock.consumer.stream.assignment import PartitionBuffers
 from penstock.consumer.stream.committing import Committer
 from penstock.consumer.stream.delivery import Batch
@@ -38,15 +36,7 @@ if TYPE_CHECKING:
     from penstock.database import Connection
     from penstock.records import Lease
 
-__all__ = [
-    "Batch",
-    "Consumer",
-    "HandlerFailed",
-    "HandlerRolledBack",
-    "HandlerTimedOut",
-    "OutlivedLease",
-    "TopicPartition",
-]
+__all__ = ["Batch", "Consumer"]
 
 #: How much is read ahead where handlers run beside the loop.
 PREFETCH_ROWS = 5_000
