@@ -51,15 +51,15 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         place = ("-h", str(connection.host), "-P", str(connection.port))
         user = connection.user.decode() if isinstance(connection.user, bytes) else connection.user
         client = Client((*place, "-u", user), is_mariadb(version))
-        patient = _MySQLServer(connection, limits, client, login)
+        server = _MySQLServer(connection, limits, client, login)
         found = list(examine_settings(dict(call(connection, "doctor_settings")), client))
-        found += _snapshots(patient)
+        found += _snapshots(server)
         schema = examine_schema(connection)
         try:
-            found += _sequencer(patient)
+            found += _sequencer(server)
         except NotMigrated:
             return found + schema
-        found += _storage(patient)
+        found += _storage(server)
         found += examine_restores(connection)
         with suppress(NotMigrated):  # the functions of an older version
             found += examine_letters(connection)
@@ -81,50 +81,50 @@ class _MySQLHolder:
     doing: str
 
 
-def _snapshots(patient: _MySQLServer) -> Iterator[Finding]:
+def _snapshots(server: _MySQLServer) -> Iterator[Finding]:
     """The oldest of each kind."""
     try:
-        rows = call(patient.connection, "doctor_snapshots")
+        rows = call(server.connection, "doctor_snapshots")
     except Exception as problem:
         if errno_of(problem) not in _DENIED:
             raise
-        yield _hidden(patient)
+        yield _hidden(server)
         return
     holders = [_MySQLHolder(*row) for row in rows]
-    old = [each for each in holders if each.age_seconds > patient.limits.snapshot_seconds]
+    old = [each for each in holders if each.age_seconds > server.limits.snapshot_seconds]
     sessions = [each for each in old if each.kind == "session"]
     if sessions:
-        yield _session(patient, sessions[0], len(sessions) - 1)
+        yield _session(server, sessions[0], len(sessions) - 1)
     prepared = [each for each in old if each.kind == "prepared"]
     if prepared:
-        yield _prepared(patient, prepared[0], len(prepared) - 1)
+        yield _prepared(server, prepared[0], len(prepared) - 1)
 
 
-def _hidden(patient: _MySQLServer) -> Finding:
-    user, _, host = patient.login.rpartition("@")
+def _hidden(server: _MySQLServer) -> Finding:
+    user, _, host = server.login.rpartition("@")
     return warning(
         "hidden_sessions",
         "the login may not look at open transactions; one of them may hold the oldest snapshot",
-        patient.client.run(f"GRANT PROCESS ON *.* TO '{user}'@'{host}'"),
+        server.client.run(f"GRANT PROCESS ON *.* TO '{user}'@'{host}'"),
     )
 
 
 _HELD = "the server keeps every version of a row since then, and scans get slower"
 
 
-def _session(patient: _MySQLServer, holder: _MySQLHolder, others: int) -> Finding:
+def _session(server: _MySQLServer, holder: _MySQLHolder, others: int) -> Finding:
     return warning(
         "snapshot",
         f"session {holder.name} of {holder.login} in {holder.database or 'no database'} (from "
         f"{holder.host}; {holder.doing}) has held its transaction for "
         f"{duration(holder.age_seconds)}{more(others)}: {_HELD}",
-        patient.client.run(f"KILL {holder.name}"),
+        server.client.run(f"KILL {holder.name}"),
     )
 
 
-def _prepared(patient: _MySQLServer, holder: _MySQLHolder, others: int) -> Finding:
+def _prepared(server: _MySQLServer, holder: _MySQLHolder, others: int) -> Finding:
     try:
-        known = call(patient.connection, "doctor_prepared")
+        known = call(server.connection, "doctor_prepared")
     except Exception as problem:
         if errno_of(problem) not in _DENIED:
             raise
@@ -133,7 +133,7 @@ def _prepared(patient: _MySQLServer, holder: _MySQLHolder, others: int) -> Findi
         "prepared_transaction",
         f"a transaction was prepared {duration(holder.age_seconds)} ago and neither committed nor "
         f"rolled back{more(others)}: {_HELD}, and its events are not there",
-        patient.client.run(f"XA ROLLBACK {_xid(known[0])}" if known else "XA RECOVER CONVERT XID"),
+        server.client.run(f"XA ROLLBACK {_xid(known[0])}" if known else "XA RECOVER CONVERT XID"),
     )
 
 
@@ -145,10 +145,10 @@ def _xid(row: tuple[Any, ...]) -> str:
     return f"X'{first.hex()}', X'{second.hex()}', {format_id}"
 
 
-def _sequencer(patient: _MySQLServer) -> Iterator[Finding]:
-    limit = patient.limits.waiting_seconds
+def _sequencer(server: _MySQLServer) -> Iterator[Finding]:
+    limit = server.limits.waiting_seconds
     status = second_look(
-        lambda: log_status(patient.connection),
+        lambda: log_status(server.connection),
         lambda status: status.unsequenced_age_seconds > limit,
     )
     if status.unsequenced_age_seconds <= limit:
@@ -158,7 +158,7 @@ def _sequencer(patient: _MySQLServer) -> Iterator[Finding]:
         f"{duration(status.unsequenced_age_seconds)}"
     )
     is_idle = (status.last_pass_age_seconds or 0) > limit
-    holder = longest_locks(patient.connection) if is_idle else None
+    holder = longest_locks(server.connection) if is_idle else None
     if holder is not None and holder.held_seconds > limit:
         # The server does not tell which rows a session has locked.
         held = duration(holder.held_seconds)
@@ -166,10 +166,10 @@ def _sequencer(patient: _MySQLServer) -> Iterator[Finding]:
     yield behind(waits, is_idle=is_idle)
 
 
-def _storage(patient: _MySQLServer) -> Iterator[Finding]:
-    for parent, _, ready, days, _ in call(patient.connection, "slices_ready"):
+def _storage(server: _MySQLServer) -> Iterator[Finding]:
+    for parent, _, ready, days, _ in call(server.connection, "slices_ready"):
         few = FEW_BLOCKS * IDS_IN_A_BLOCK if parent == "events" else FEW_IDS
-        if ready >= few and (days is None or days >= patient.limits.storage_days):
+        if ready >= few and (days is None or days >= server.limits.storage_days):
             continue
         reach = "" if days is None else f", {days:.1f} days at the highest rate seen"
         left = (

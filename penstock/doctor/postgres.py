@@ -61,12 +61,12 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         info = connection.info
         place = ("-h" * bool(info.host), info.host, "-p" * bool(info.port), str(info.port or ""))
         psql = Psql((*place, "-U", info.user), info.dbname, info.user)
-        patient = _PostgresServer(connection, limits, psql, config.schema_name())
+        server = _PostgresServer(connection, limits, psql, config.schema_name())
         endpoint = _Endpoint(*call(connection, "doctor_endpoint")[0])
         found = list(examine_settings(call(plain, "doctor_settings"), psql))
-        found += _pooler(patient, plain, endpoint)
+        found += _pooler(server, plain, endpoint)
         if endpoint.in_recovery:
-            return [*found, _replica(patient)]
+            return [*found, _replica(server)]
         schema = examine_schema(connection)
         with suppress(NotMigrated):
             for check in (
@@ -78,7 +78,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
                 _identity,
                 _published,
             ):
-                found += unless_refused(partial(check, patient), psql)
+                found += unless_refused(partial(check, server), psql)
             found += examine_restores(connection)
             found += examine_letters(connection)
             found += examine_skips(connection)
@@ -109,8 +109,8 @@ class _Endpoint:
     login: str
 
 
-def _replica(patient: _PostgresServer) -> Finding:
-    where = _address(patient, *primary_of(patient.connection))
+def _replica(server: _PostgresServer) -> Finding:
+    where = _address(server, *primary_of(server.connection))
     return error(
         "replica",
         "the address leads to a replica: it cannot publish, sequence or commit",
@@ -118,28 +118,28 @@ def _replica(patient: _PostgresServer) -> Finding:
     )
 
 
-def _address(patient: _PostgresServer, host: str | None, port: int | None) -> str | None:
+def _address(server: _PostgresServer, host: str | None, port: int | None) -> str | None:
     if not host or host.startswith("/"):
         return None
     name = f"[{host}]" if ":" in host else host
-    url = f"postgresql://{patient.psql.login}@{name}:{port}/{patient.psql.database}"
+    url = f"postgresql://{server.psql.login}@{name}:{port}/{server.psql.database}"
     return f"export {shell(f'PENSTOCK_DATABASE_URL={url}')}  # with the password"
 
 
-def _pooler(patient: _PostgresServer, plain: Any, endpoint: _Endpoint) -> Iterator[Finding]:
+def _pooler(server: _PostgresServer, plain: Any, endpoint: _Endpoint) -> Iterator[Finding]:
     """Finds a pooler that gives a client another session after each transaction."""
 
     def answering(connection: Any) -> int:
         return int(call(connection, "doctor_backend")[0][0])
 
-    mine = patient.connection
+    mine = server.connection
     for _ in range(_POOLER_PROBES):
         first = answering(mine)
         with plain.transaction():
             other = answering(plain)
             again = answering(mine)
         if other == first or again != first:
-            where = _address(patient, endpoint.server_host, endpoint.server_port)
+            where = _address(server, endpoint.server_host, endpoint.server_port)
             yield warning(
                 "pooler",
                 "the address leads to a pooler that changes sessions between transactions: "
@@ -150,7 +150,7 @@ def _pooler(patient: _PostgresServer, plain: Any, endpoint: _Endpoint) -> Iterat
             return
 
 
-def _snapshots(patient: _PostgresServer) -> Iterator[Finding]:
+def _snapshots(server: _PostgresServer) -> Iterator[Finding]:
     """The oldest of each kind."""
     told = {
         "session": _session,
@@ -159,14 +159,14 @@ def _snapshots(patient: _PostgresServer) -> Iterator[Finding]:
         "hidden": _hidden,
     }
     counted: dict[str, list[_PostgresHolder]] = {kind: [] for kind in told}
-    for row in call(patient.connection, "doctor_snapshots"):
+    for row in call(server.connection, "doctor_snapshots"):
         holder = _PostgresHolder(*row)
-        if holder.age_seconds is None or holder.age_seconds > holder.limit(patient.limits):
+        if holder.age_seconds is None or holder.age_seconds > holder.limit(server.limits):
             counted[holder.kind].append(holder)
     counted["prepared"].sort(key=lambda holder: holder.doing is None)
     for kind, holders in counted.items():
         if holders:
-            yield told[kind](patient, holders[0], len(holders) - 1)
+            yield told[kind](server, holders[0], len(holders) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,25 +193,25 @@ class _PostgresHolder:
 _HELD = "clean and vacuum cannot remove what is younger"
 
 
-def _session(patient: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
-    elsewhere = "" if holder.database == patient.psql.database else f" in {holder.database}"
+def _session(server: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
+    elsewhere = "" if holder.database == server.psql.database else f" in {holder.database}"
     return warning(
         "snapshot",
         f"session {holder.name} of {holder.login}{elsewhere} (application "
         f"{holder.application or 'unnamed'!r}; {holder.doing}) has held its transaction for "
         f"{duration(holder.age_seconds or 0)}{more(others)}: {_HELD}",
-        patient.psql.run(f"SELECT pg_terminate_backend({holder.name}, 10000)"),
+        server.psql.run(f"SELECT pg_terminate_backend({holder.name}, 10000)"),
     )
 
 
-def _prepared(patient: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
+def _prepared(server: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
     what = (
         f"transaction {holder.name!r} of {holder.login} in {holder.database} was prepared "
         f"{duration(holder.age_seconds or 0)} ago and neither committed nor rolled back"
         f"{more(others)}: {_HELD}, and its events are not there"
     )
     name = literal(holder.name)
-    command = patient.psql.run(f"ROLLBACK PREPARED {name}", database=holder.database)
+    command = server.psql.run(f"ROLLBACK PREPARED {name}", database=holder.database)
     if holder.doing is None:
         return warning("prepared_transaction", what, command)
     return error(
@@ -222,22 +222,22 @@ def _prepared(patient: _PostgresServer, holder: _PostgresHolder, others: int) ->
     )
 
 
-def _slot(patient: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
+def _slot(server: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
     age = f" for {duration(holder.age_seconds)}" if holder.age_seconds is not None else ""
     return warning(
         "replication_slot",
         f"replication slot {holder.name!r} has had no reader{age}{more(others)}: it "
         f"{holder.doing or 'keeps WAL'} until the disk is full, and keeps old rows from vacuum",
-        patient.psql.run(f"SELECT pg_drop_replication_slot({literal(holder.name)})"),
+        server.psql.run(f"SELECT pg_drop_replication_slot({literal(holder.name)})"),
     )
 
 
-def _hidden(patient: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
+def _hidden(server: _PostgresServer, holder: _PostgresHolder, others: int) -> Finding:
     return warning(
         "hidden_sessions",
         f"{holder.name} sessions of other logins cannot be looked at; one of them may hold the "
         "oldest snapshot",
-        patient.psql.run(f"GRANT pg_read_all_stats TO {quoted(holder.login or '')}"),
+        server.psql.run(f"GRANT pg_read_all_stats TO {quoted(holder.login or '')}"),
     )
 
 
@@ -254,9 +254,9 @@ class _Sequencer:
     held_seconds: float | None
 
 
-def _notices(patient: _PostgresServer) -> Iterator[Finding]:
+def _notices(server: _PostgresServer) -> Iterator[Finding]:
     """PostgreSQL does not say which session fails to read them; its log names the oldest too."""
-    for usage, *holder in call(patient.connection, "doctor_notices", least=_MOST_NOTICES):
+    for usage, *holder in call(server.connection, "doctor_notices", least=_MOST_NOTICES):
         pid, login, name, application, age = holder
         full = (
             f"the queue of notices is {usage:.0%} full: from half on Penstock wakes no consumers, "
@@ -264,21 +264,21 @@ def _notices(patient: _PostgresServer) -> Iterator[Finding]:
         )
         if pid is None:
             what = "SELECT pid, usename, xact_start FROM pg_stat_activity ORDER BY xact_start"
-            yield warning("notices", full, patient.psql.run(what))
+            yield warning("notices", full, server.psql.run(what))
             continue
         yield warning(
             "notices",
             f"{full}; held by a session that does not read them, most likely session {pid} of "
             f"{login} in {name} (application {application or 'unnamed'!r}), in its transaction for "
             f"{duration(age)}",
-            patient.psql.run(f"SELECT pg_terminate_backend({pid}, 10000)"),
+            server.psql.run(f"SELECT pg_terminate_backend({pid}, 10000)"),
         )
 
 
-def _sequencer(patient: _PostgresServer) -> Iterator[Finding]:
-    limit = patient.limits.waiting_seconds
+def _sequencer(server: _PostgresServer) -> Iterator[Finding]:
+    limit = server.limits.waiting_seconds
     state = second_look(
-        lambda: _Sequencer(*call(patient.connection, "doctor_sequencer")[0]),
+        lambda: _Sequencer(*call(server.connection, "doctor_sequencer")[0]),
         lambda state: state.waiting_seconds > limit,
     )
     if state.waiting_seconds <= limit:
@@ -291,48 +291,48 @@ def _sequencer(patient: _PostgresServer) -> Iterator[Finding]:
             f"{waits}: session {state.pid} of {state.login} (application "
             f"{state.application or 'unnamed'!r}) holds the sequencer for "
             f"{duration(state.held_seconds or 0)}",
-            patient.psql.run(f"SELECT pg_terminate_backend({state.pid}, 10000)"),
+            server.psql.run(f"SELECT pg_terminate_backend({state.pid}, 10000)"),
         )
     else:
         idle = state.last_pass_seconds is None or state.last_pass_seconds > limit
         yield behind(waits, is_idle=idle)
 
 
-def _identity(patient: _PostgresServer) -> Iterator[Finding]:
-    return untold_identity(patient.connection, patient.psql)
+def _identity(server: _PostgresServer) -> Iterator[Finding]:
+    return untold_identity(server.connection, server.psql)
 
 
-def _published(patient: _PostgresServer) -> Iterator[Finding]:
+def _published(server: _PostgresServer) -> Iterator[Finding]:
     """Tables with updates and deletions that a publication makes the server refuse."""
-    for publication, table, has_key in call(patient.connection, "doctor_published"):
+    for publication, table, has_key in call(server.connection, "doctor_published"):
         mending = "DEFAULT" if has_key else "FULL"
-        name = f"{quoted(patient.schema)}.{quoted(table)}"
+        name = f"{quoted(server.schema)}.{quoted(table)}"
         yield error(
             "publication",
             f"the publication {publication!r} has the table {table}, which has no replica "
             "identity: the server refuses to change its rows",
-            patient.psql.run(f"ALTER TABLE {name} REPLICA IDENTITY {mending}"),
+            server.psql.run(f"ALTER TABLE {name} REPLICA IDENTITY {mending}"),
         )
 
 
-def _storage(patient: _PostgresServer) -> Iterator[Finding]:
-    schema = quoted(patient.schema)
+def _storage(server: _PostgresServer) -> Iterator[Finding]:
+    schema = quoted(server.schema)
     for parent, ready, days in call(
-        patient.connection, "doctor_storage", least_days=patient.limits.storage_days
+        server.connection, "doctor_storage", least_days=server.limits.storage_days
     ):
         if parent == "delayed":
             yield error(
                 "storage",
                 f"events that are delayed by the longest delay find no storage: it ends "
                 f"{-days:.1f} days before",
-                patient.psql.run(f"SELECT {schema}.ensure_delayed()"),
+                server.psql.run(f"SELECT {schema}.ensure_delayed()"),
             )
             continue
         reach = "" if days is None else f", {days:.1f} days at the highest rate seen"
         yield error(
             "storage",
             f"the table {parent} is ready for only {ready} more ids{reach}",
-            patient.psql.run(f"SELECT {schema}.ensure_slices()"),
+            server.psql.run(f"SELECT {schema}.ensure_slices()"),
         )
 
 
@@ -358,13 +358,13 @@ class _Slice:
         return left_for_now or (self.busy and (young or not known))
 
 
-def _slices(patient: _PostgresServer) -> Iterator[Finding]:
-    for row in call(patient.connection, "doctor_slices"):
+def _slices(server: _PostgresServer) -> Iterator[Finding]:
+    for row in call(server.connection, "doctor_slices"):
         slice_ = _Slice(*row)
-        if slice_.is_under_way(patient.limits):
+        if slice_.is_under_way(server.limits):
             continue
         if slice_.condemned:
-            yield _condemned(patient, slice_)
+            yield _condemned(server, slice_)
         elif slice_.state == "missing" and slice_.used:
             yield error(
                 "slice",
@@ -378,11 +378,11 @@ def _slices(patient: _PostgresServer) -> Iterator[Finding]:
                 "slice",
                 f"the slice {slice_.name} is {slice_.state}: the rows {slice_.first_id} to "
                 f"{slice_.last_id} of {slice_.parent} can neither be read nor written",
-                patient.psql.run(*_attach(patient.schema, slice_)),
+                server.psql.run(*_attach(server.schema, slice_)),
             )
 
 
-def _condemned(patient: _PostgresServer, slice_: _Slice) -> Finding:
+def _condemned(server: _PostgresServer, slice_: _Slice) -> Finding:
     age = f" for {duration(slice_.begun_seconds)}" if slice_.begun_seconds is not None else ""
     waits = (
         f" No other slice of {slice_.parent} can go before it. It waits for every transaction that "
@@ -392,7 +392,7 @@ def _condemned(patient: _PostgresServer, slice_: _Slice) -> Finding:
         "slice",
         f"the slice {slice_.name} is {slice_.state}{age}: clean was interrupted while it "
         f"dropped it.{waits if slice_.state == 'half detached' else ''}",
-        patient.psql.run(*_drop(patient.schema, slice_)),
+        server.psql.run(*_drop(server.schema, slice_)),
     )
 
 
