@@ -23,7 +23,7 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.penstock/cache/hypothesis
 JAVA := home="$$($(BIN)/python -m tools.java --print-home)" && JAVA_HOME="$$home"
 JAVA_OPTIONAL := home="$$($(BIN)/python -m tools.java --print-home || true)"; JAVA_HOME="$$home"
 
-# MySQL, MariaDB, etcd and Redis for the tests: before them, because a download has no place in a test's time limit.
+# MySQL, MariaDB, etcd, Redis and Kafka for the tests: before them, because a download has no place in a test's time limit.
 # What cannot be had is named by the tests.
 SERVERS_OPTIONAL := $(BIN)/python -m tools.servers all fetch >/dev/null || true
 

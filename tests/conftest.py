@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
     from pyspark.sql import SparkSession
 
+    from tools.servers import KafkaServer
+
 _numbers = itertools.count(1)
 
 # The command, without an address, would take the embedded database of this checkout. The quickstart
@@ -62,6 +64,12 @@ def etcd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Redis for this test process: a given one, else one out of Debian packages."""
     yield from servers.store("redis", tmp_path_factory.mktemp("redis"))
+
+
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A Kafka for this test process, from Maven."""
+    yield from servers.kafka(tmp_path_factory.mktemp("kafka"))
 
 
 @pytest.fixture(scope="session")

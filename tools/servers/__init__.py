@@ -1,13 +1,15 @@
-"""Real servers without rights: MySQL, MariaDB, older PostgreSQL versions, etcd and Redis.
+"""Real servers without rights: MySQL, MariaDB, older PostgreSQL versions, etcd, Redis and
+Kafka.
 
-``python -m tools.servers mysql start --folder F``; in code :class:`MySQLServer`
-and :class:`StoreServer`.
+``python -m tools.servers mysql start --folder F``; in code :class:`MySQLServer`,
+:class:`StoreServer` and :class:`KafkaServer`.
 """
 
 from __future__ import annotations
 
 from tools.servers.distribution import Distribution
 from tools.servers.errors import ServerUnavailable
+from tools.servers.kafka import KafkaServer
 from tools.servers.mariadb import MARIADB, MARIADB_10_11
 from tools.servers.mysql import MYSQL
 from tools.servers.server import DURABLE, FAST, MySQLServer
@@ -22,6 +24,7 @@ __all__ = [
     "MYSQL",
     "REDIS",
     "Distribution",
+    "KafkaServer",
     "MySQLServer",
     "ServerUnavailable",
     "StoreServer",

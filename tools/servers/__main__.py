@@ -1,7 +1,7 @@
 """Fetch, start and stop real servers: `python -m tools.servers mysql start --folder F`.
 
-The servers are mysql, mariadb, mariadb-10.11, etcd, redis and postgres-14 to postgres-17; `all` and
-`matrix` stand for several of them, to be fetched.
+The servers are mysql, mariadb, mariadb-10.11, etcd, redis, kafka and postgres-14 to postgres-17;
+`all` and `matrix` stand for several of them, to be fetched.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from tools.servers.catalogue import (
     fetch,
     fetched,
 )
+from tools.servers.kafka import NAME as KAFKA, KafkaServer
 from tools.servers.postgres_matrix import MatrixPostgres
 
 _NOT_RUNNING = 3
+
+_Server = MySQLServer | EmbeddedPostgres | StoreServer | KafkaServer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,11 +71,11 @@ def _fetch(names: Sequence[str]) -> int:
     return failed
 
 
-def _server(
-    name: str, folder: Path, *, durable: bool
-) -> MySQLServer | EmbeddedPostgres | StoreServer:
+def _server(name: str, folder: Path, *, durable: bool) -> _Server:
     if name in STORES:
         return StoreServer(folder, STORES[name], die_with_parent=False)
+    if name == KAFKA:
+        return KafkaServer(folder, die_with_parent=False)
     if name in POSTGRES:
         settings = {} if durable else {"fsync": "off", "full_page_writes": "off"}
         return MatrixPostgres(POSTGRES[name], folder, settings=settings)
@@ -84,7 +87,7 @@ def _server(
     )
 
 
-def _perform(verb: str, server: MySQLServer | EmbeddedPostgres | StoreServer, database: str) -> int:
+def _perform(verb: str, server: _Server, database: str) -> int:
     if verb == "stop":
         print("stopped" if server.stop() else "was not running")
         return 0
@@ -93,7 +96,7 @@ def _perform(verb: str, server: MySQLServer | EmbeddedPostgres | StoreServer, da
     elif server.pid is None:
         print("not running")
         return _NOT_RUNNING
-    print(server.url() if isinstance(server, StoreServer) else server.url(database))
+    print(server.url() if isinstance(server, StoreServer | KafkaServer) else server.url(database))
     return 0
 
 

@@ -26,6 +26,8 @@ class SpawnedServer(FolderServer):
     killed test leaves nothing.
     """
 
+    start_seconds: float = START_SECONDS
+
     def __init__(
         self,
         directory: Path | str,
@@ -115,7 +117,7 @@ class SpawnedServer(FolderServer):
 
     def _responds(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait until the server responds, or has ended."""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + self.start_seconds
         while process.poll() is None and time.monotonic() < deadline:
             if self._is_ours():
                 return True

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.servers import postgres_matrix
+from tools.servers import kafka, postgres_matrix
 from tools.servers.mariadb import MARIADB, MARIADB_10_11
 from tools.servers.mysql import MYSQL
 from tools.servers.server import MySQLServer
@@ -27,11 +27,11 @@ PROGRAMS: dict[str, Program] = {
     **{each.name: each for each in (PROMTOOL, SYSTEMD_ANALYZE)},
 }
 POSTGRES = {f"postgres-{major}": major for major in postgres_matrix.VERSIONS}
-NAMES: Sequence[str] = [*DISTRIBUTIONS, *PROGRAMS, *POSTGRES]
+NAMES: Sequence[str] = [*DISTRIBUTIONS, *PROGRAMS, kafka.NAME, *POSTGRES]
 
 #: `all`: what every run of the tests needs. `matrix`: what `make test-matrix` needs besides.
 GROUPS: dict[str, Sequence[str]] = {
-    "all": [MYSQL.name, MARIADB.name, *PROGRAMS],
+    "all": [MYSQL.name, MARIADB.name, *PROGRAMS, kafka.NAME],
     "matrix": [*POSTGRES, MARIADB_10_11.name],
 }
 
@@ -42,6 +42,8 @@ def fetch(name: str) -> str:
         return postgres_matrix.version(POSTGRES[name])
     if name in PROGRAMS:
         return PROGRAMS[name].version()
+    if name == kafka.NAME:
+        return kafka.version()
     DISTRIBUTIONS[name].template()
     return DISTRIBUTIONS[name].version()
 
@@ -52,12 +54,16 @@ def fetched(name: str) -> bool:
         return postgres_matrix.fetched(POSTGRES[name])
     if name in PROGRAMS:
         return PROGRAMS[name].fetched()
+    if name == kafka.NAME:
+        return kafka.fetched()
     return DISTRIBUTIONS[name].fetched()
 
 
-def in_folder(state: Path) -> MySQLServer | StoreServer:
+def in_folder(state: Path) -> MySQLServer | StoreServer | kafka.KafkaServer:
     """The server whose ``server.json`` this is."""
     name = json.loads(state.read_text())["name"]
     if name in STORES:
         return StoreServer(state.parent, STORES[name])
+    if name == kafka.NAME:
+        return kafka.KafkaServer(state.parent)
     return MySQLServer(state.parent)

@@ -1,0 +1,187 @@
+"""One Apache Kafka node from Maven, below ``.penstock/servers``: broker and controller at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from resources.folder_server import free_port
+from tools import java
+from tools.servers.base import HOST, SpawnedServer
+from tools.servers.distribution import HOME, locked
+from tools.servers.errors import ServerUnavailable
+from tools.servers.maven import copy_jars
+from tools.servers.process import give, spawn
+
+NAME = "kafka"
+TITLE = "Kafka"
+#: Logins of the listener that asks for one, and their passwords.
+USERS: Mapping[str, str] = {"relay": "relay-password", "other": "other-password"}
+
+_HERE = Path(__file__).resolve().parent
+_POM = _HERE / "kafka.xml"
+_PROPERTIES = _HERE / "kafka.properties"
+_STAMP = ".complete"
+_CLUSTER = "cGVuc3RvY2sta2Fma2ExMQ"
+_FORMAT_SECONDS = 120
+_READY = "Kafka Server started"
+_JAVA = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_LOGGING = """\
+<Configuration status="WARN">
+  <Appenders><Console name="out"><PatternLayout pattern="%d %p %m (%c)%n"/></Console></Appenders>
+  <Loggers><Root level="INFO"><AppenderRef ref="out"/></Root></Loggers>
+</Configuration>
+"""
+
+
+def fetched(home: Path = HOME) -> bool:
+    """Whether the jars of this pom are here already."""
+    stamp = home / NAME / _STAMP
+    return stamp.is_file() and stamp.read_text() == _mark_of_files()
+
+
+def root(home: Path = HOME) -> Path:
+    """The folder with the jars and a formatted data folder, made now if it is missing."""
+    found = home / NAME
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with locked(home / f".{NAME}.lock"):
+            if not fetched(home):
+                _make(found)
+    except OSError as error:
+        raise ServerUnavailable(f"{TITLE} cannot be unpacked: {error}") from error
+    return found
+
+
+def version(home: Path = HOME) -> str:
+    """The version of the broker's jar, such as ``4.1.0``."""
+    jar = next((root(home) / "lib").glob("kafka_2.13-*.jar"))
+    return jar.stem.partition("-")[2]
+
+
+class KafkaServer(SpawnedServer):
+    """A running Kafka whose data are in one folder.
+
+    It starts on the same ports again, so clients outlive a restart.
+    """
+
+    start_seconds = 180
+
+    def __init__(
+        self, directory: Path | str, *, die_with_parent: bool = True, home: Path = HOME
+    ) -> None:
+        super().__init__(directory, NAME, TITLE, die_with_parent=die_with_parent, home=home)
+
+    def url(self) -> str:
+        """Host and port, as clients are given them."""
+        if self.port is None:
+            raise ServerUnavailable(f"the {TITLE} in {self.directory} is not running")
+        return f"{HOST}:{self.port}"
+
+    def login_url(self) -> str:
+        """Host and port of the listener that asks for one of the ``USERS``."""
+        self.url()
+        return f"{HOST}:{self._ports()['login']}"
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def _settings(self) -> Path:
+        return self.directory / "server.properties"
+
+    @property
+    def _mark(self) -> str:
+        return f"{self._settings}\0"
+
+    def _fetch(self) -> None:
+        root(self._home)
+
+    def _prepare(self) -> None:
+        if self._data.exists():
+            return
+        unfinished = self.directory / "data.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(root(self._home) / "template", unfinished)
+        give(unfinished)
+        unfinished.rename(self._data)
+
+    def _last_port(self) -> int | None:
+        return self._ports().get("port")
+
+    def _ports(self) -> dict[str, int]:
+        noted = self.directory / "ports.json"
+        found: dict[str, int] = json.loads(noted.read_text()) if noted.is_file() else {}
+        return found
+
+    def _spawn(self, port: int) -> subprocess.Popen[bytes]:
+        ports = self._ports()
+        if ports.get("port") != port:
+            ports = {"port": port, "login": free_port(), "controller": free_port()}
+            (self.directory / "ports.json").write_text(json.dumps(ports))
+        self._settings.write_text(_settings(self._data, ports))
+        lib = root(self._home) / "lib"
+        return spawn(
+            [*_command(lib), "kafka.Kafka", str(self._settings)],
+            needs=(lib, self._data, self._settings),
+            log=self.log_file,
+            die_with_parent=self._die_with_parent,
+        )
+
+    def _is_ours(self) -> bool:
+        return _READY in self._logged()
+
+
+def _mark_of_files() -> str:
+    return hashlib.sha256(_POM.read_bytes() + _PROPERTIES.read_bytes()).hexdigest()
+
+
+def _make(found: Path) -> None:
+    """Made under another name and renamed, so that an unfinished one is never used."""
+    unfinished = found.parent / f".{NAME}.unfinished"
+    for leftover in (unfinished, found):
+        shutil.rmtree(leftover, ignore_errors=True)
+    unfinished.mkdir()
+    copy_jars(_POM, unfinished / "lib", {})
+    (unfinished / "lib" / "log4j2.xml").write_text(_LOGGING)
+    data, settings = unfinished / "template", unfinished / "template.properties"
+    settings.write_text(_settings(data, {"port": 1, "login": 2, "controller": 3}))
+    command = [*_command(unfinished / "lib"), "kafka.tools.StorageTool", "format"]
+    done = subprocess.run(
+        [*command, "-t", _CLUSTER, "-c", str(settings)],
+        capture_output=True, text=True, timeout=_FORMAT_SECONDS, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise ServerUnavailable(
+            f"{TITLE} made no data folder: {(done.stdout + done.stderr)[-500:]}"
+        )
+    (unfinished / _STAMP).write_text(_mark_of_files())
+    unfinished.rename(found)
+
+
+def _command(lib: Path) -> list[str]:
+    try:
+        program = java.home() / "bin" / "java"
+    except java.JavaMissing as error:
+        raise ServerUnavailable(f"{TITLE} needs Java: {error}") from error
+    return [str(program), *_JAVA, "-cp", f"{lib}:{lib}/*"]
+
+
+def _settings(data: Path, ports: Mapping[str, int]) -> str:
+    users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
+    text = _PROPERTIES.read_text()
+    for name, value in {
+        "PORT": ports["port"],
+        "LOGIN_PORT": ports["login"],
+        "CONTROLLER_PORT": ports["controller"],
+        "DATA": data,
+        "USERS": users,
+    }.items():
+        text = text.replace(f"@{name}@", str(value))
+    return text
