@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from ops.relay.relay import Relay
-from ops.sinks.base import Sink
+from ops.sinks.base import Channel, Sink, SinkLease
 from penstock.consumer.running.worker import ConsumerWorker
 
 
@@ -30,10 +31,35 @@ class RelayWorker(ConsumerWorker):
 
     def run(self, stop: threading.Event) -> None:
         """Relay until told to stop."""
-        self._sink = self._open_sink()
-        measured = self._timed(self.name, self._sink.send_block)
-        self._sink.send_block = measured  # type: ignore[method-assign]
+        self._sink = _TimedSink(self._open_sink(), functools.partial(self._timed, self.name))
         try:
             super().run(stop)
         finally:
             self._sink.close()
+
+
+class _TimedSink:
+    """A sink whose blocks are measured."""
+
+    def __init__(self, sink: Sink, timed: Callable[[Callable[..., Any]], Callable[..., Any]]):
+        self.name = sink.name
+        self.max_block_events = sink.max_block_events
+        self.max_block_bytes = sink.max_block_bytes
+        self.preflight = sink.preflight
+        self.close = sink.close
+        self._sink = sink
+        self._timed = timed
+
+    def open(self, lease: SinkLease) -> Channel:
+        """A channel whose blocks are measured."""
+        channel = self._sink.open(lease)
+        return _TimedChannel(channel, self._timed(channel.send_block))
+
+
+class _TimedChannel:
+    """A channel with another ``send_block``."""
+
+    def __init__(self, channel: Channel, send_block: Callable[..., Any]) -> None:
+        self.seen = channel.seen
+        self.close = channel.close
+        self.send_block = send_block

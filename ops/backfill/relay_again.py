@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ops.backfill.requests import BackfillUnit
 from ops.backfill.running import Job
-from ops.sinks.base import EventRefused, RelayBlock, Sink
+from ops.sinks.base import Channel, EventRefused, RelayBlock, Sink, SinkLease
 from penstock.database import call
 from penstock.errors import EpochError, PenstockError
 from penstock.topics.names import describe_topic, partition_ranges
@@ -72,8 +72,23 @@ class RelayAgain:
         self._sink.close()
 
     def _send(self, unit: BackfillUnit) -> None:
+        self._job.alive.check()
+        with closing(self._sink.open(self._lease(unit))) as channel:
+            self._send_on(channel, unit)
+
+    def _lease(self, unit: BackfillUnit) -> SinkLease:
         claim = self._job.claim
-        seen = self._sink.seen(self._name, claim.topic, claim.known_as, unit.partition)
+        return SinkLease(
+            relay=self._name,
+            topic=claim.topic,
+            known_as=claim.known_as,
+            partition=unit.partition,
+            history=self._history,
+            lease_epoch=claim.attempt,
+        )
+
+    def _send_on(self, channel: Channel, unit: BackfillUnit) -> None:
+        seen = channel.seen()
         stored = seen.sequence if seen is not None and seen.history == self._history else 0
         if stored >= unit.last_sequence:
             return  # it was sent by an attempt that died before it could say so
@@ -81,11 +96,11 @@ class RelayAgain:
             for block in blocks:
                 if block.last_sequence > stored:
                     self._job.alive.check()
-                    self._send_block(block)
+                    self._send_block(channel, block)
 
-    def _send_block(self, block: RelayBlock) -> None:
+    def _send_block(self, channel: Channel, block: RelayBlock) -> None:
         try:
-            self._sink.send_block(block)
+            channel.send_block(block)
         except EventRefused as error:  # the fault of one event: other partitions go on
             raise EpochError(error.message, hint="relay the windows around this event") from error
 

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ops.sinks.base import EventRefused, RelayBlock, Sink
+from ops.sinks.base import EventRefused, RelayBlock, Sink, SinkUnavailable
 from penstock import database
 from penstock.database import sessions
 from penstock.errors import BelowLowSequence, LogBehind, PenstockError, error_text, is_interruption
@@ -19,6 +19,7 @@ from penstock.subscriptions.stream import Membership
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ops.relay.channels import Channels
     from ops.relay.cold_blocks import ColdEvents
     from penstock.archive.targets import Target
     from penstock.database import Connection
@@ -71,7 +72,7 @@ def relay_once(
     connection: Connection,
     member: Membership,
     lease: Lease,
-    sink: Sink,
+    channels: Channels,
     backoff: Backoff = DEFAULT_BACKOFF,
     *,
     begun: dict[int, Begun] | None = None,
@@ -79,13 +80,15 @@ def relay_once(
 ) -> BlockResult | None:
     """Send the open block of a leased partition, or its next block.  None when there is none.
 
+    After an error the partition's channel is closed.
+
     StaleLease when the lease was lost: its new holder goes on with the same block.
     LogBehind when the log was put back since the last block of ``begun``, which the caller keeps
     for each partition, or while this one was sent. Below the low sequence the events come from the
     archive ``targets``; BelowLowSequence when there are none.
     """
     work = _Work(connection, member, lease, tuple(targets))
-    opened = work.open(sink)
+    opened = work.open(channels.sink)
     if opened is None:
         return None
     if begun is not None:
@@ -96,9 +99,10 @@ def relay_once(
         try:
             block = work.read(opened)
             _refuse_exhausted(block, opened.attempt)
-            sink.send_block(block)
+            channels.of(lease, opened.known_as).send_block(block)
             break
         except BaseException as error:  # every failure is counted, or it would repeat unseen
+            channels.drop(lease)
             if is_interruption(error):
                 raise
             if block is None and database.is_unavailable(error):
@@ -112,7 +116,7 @@ def relay_once(
                 continue
             wait = work.failed(opened, error, backoff)
             return BlockResult(0, opened.last_sequence, dead, wait, error_text(error))
-    work.commit(opened, sink)
+    work.commit(opened, channels.sink)
     return BlockResult(len(block.events), opened.last_sequence, dead)
 
 
@@ -281,7 +285,8 @@ class _Work:
             base_seconds=backoff.base_seconds,
             max_seconds=backoff.max_seconds,
         )
-        return float(rows[0][0])
+        told = error.retry_after if isinstance(error, SinkUnavailable) else None
+        return float(rows[0][0]) if told is None else told
 
     def _fence(self) -> dict[str, Any]:
         return {

@@ -16,11 +16,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ops.relay.block import DEFAULT_BACKOFF, Backoff, Begun, BlockResult, relay_once
+from ops.relay.channels import Channels
 from ops.relay.pauses import Pauses
 from ops.sinks.base import Sink, SinkMisconfigured, SinkUnavailable
 from penstock import subscriptions
@@ -87,6 +88,7 @@ class Relay(Rounds):
         self.keeper = keeper
         super().__init__(HeldLeases(keeper), idle_seconds=idle_seconds)
         self.sink = sink
+        self._channels = Channels(sink, subscription)
         self.dead_letters = 0
         self._backoff = backoff
         self._archive = tuple(archive)
@@ -115,7 +117,7 @@ class Relay(Rounds):
         """
         deadline = time.monotonic() + max_seconds
         pause = threading.Event()
-        with self.keeper, self.open() as connection:
+        with self.keeper, closing(self._channels), self.open() as connection:
             with suppress(SinkUnavailable):  # its first turn meets it again and counts it
                 self.preflight(connection, sorted({lease.topic for lease in self.keeper.leases()}))
             while time.monotonic() < deadline:
@@ -137,6 +139,7 @@ class Relay(Rounds):
 
     def round(self, connection: Connection) -> int:
         """Relay one block of each held partition.  Returns how many events are finished."""
+        self._channels.keep(self.keeper.leases())
         done = 0
         for lease in self.keeper.active():
             if not self.pauses.is_over(lease):
@@ -145,6 +148,18 @@ class Relay(Rounds):
             if self.keeper.holds(lease):
                 done += self._relay(connection, lease)
         return done
+
+    def let_go(self, connection: Connection, asked: list[Lease]) -> list[Lease]:
+        """All of them: a block is sent and committed in one round."""
+        for lease in asked:
+            self._channels.drop(lease)
+        return asked
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """The channels are closed before the leases are given back."""
+        with super().at_work(), closing(self._channels):
+            yield
 
     def _lags(self, connection: Connection) -> bool:
         """Whether a partition has events that are not sent, whoever holds it."""
@@ -160,7 +175,7 @@ class Relay(Rounds):
                 connection,
                 member,
                 lease,
-                self.sink,
+                self._channels,
                 self._backoff,
                 begun=self._begun,
                 targets=self._archive,
@@ -209,8 +224,12 @@ class Relay(Rounds):
         if self._compared.get(lease.partition_id) == lease.lease_epoch:
             return
         relay = self.keeper.member.subscription
-        with _asked(self.sink):
-            seen = self.sink.seen(relay, lease.topic, known_as, lease.partition)
+        try:
+            with _asked(self.sink):
+                seen = self._channels.of(lease, known_as).seen()
+        except BaseException:
+            self._channels.drop(lease)
+            raise
         places = [] if seen is None else [seen]
         begun = self._begun.get(lease.partition_id)
         if begun is not None and begun.lease_epoch == lease.lease_epoch:

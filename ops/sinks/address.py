@@ -1,47 +1,92 @@
-"""Opens a sink by its address, as commands, the daemon and Dagster are configured with it."""
+"""Opens a sink by its address, as commands, the daemon and Dagster are configured with it.
+
+A sink's module reads the rest of its address itself, in its ``open_sink``. A sink of another
+package is found by the entry-point group ``penstock.sinks``: the name is the address's scheme, the
+value such a function.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from ops.sinks.base import Sink
-from ops.sinks.jsonl import JsonlSink
 from penstock.errors import ConfigurationError, MissingExtra
 
-_FORMS = (
-    "write jsonl:///directory or "
-    "pulsar://host:6650/tenant/namespace?admin=http://host:8080[&batching=false][&create=true]"
-)
-TOKEN_VARIABLE = "PENSTOCK_PULSAR_TOKEN"
+GROUP = "penstock.sinks"
 
-_FLAGS = {"true": True, "false": False}
+#: Called as ``factory(parts, environ=..., beside=...)``.
+Factory = Callable[..., Sink]
+
+
+@dataclass(frozen=True, slots=True)
+class _BuiltIn:
+    """A sink of this platform.  Its module is imported when an address asks for it."""
+
+    module: str
+    #: How its address is written, for hints.
+    form: str
+    #: The variables from which its login comes.
+    login: tuple[str, ...] = ()
+    #: The package that the module needs: as it is imported, and as pip installs it.
+    package: str = ""
+    install: str = ""
+
+    def factory(self) -> Factory:
+        """The function that opens it; MissingExtra names the package that is missing."""
+        try:
+            found: Factory = importlib.import_module(self.module).open_sink
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0].removeprefix("_")
+            if not self.package or missing != self.package:
+                raise
+            raise MissingExtra.of(self.package, self.install) from error
+        return found
+
+
+_PULSAR = _BuiltIn(
+    "ops.sinks.pulsar",
+    "pulsar://host:6650/tenant/namespace?admin=http://host:8080[&batching=false][&create=true]",
+    ("PENSTOCK_PULSAR_TOKEN",),
+    "pulsar",
+    "pulsar-client",
+)
+#: The sinks by the schemes of their addresses.
+BUILT_IN: dict[str, _BuiltIn] = {
+    "jsonl": _BuiltIn("ops.sinks.jsonl", "jsonl:///directory"),
+    "pulsar": _PULSAR,
+    "pulsar+ssl": _PULSAR,
+}
+
 #: An option of such a name, also one of the admin interface's own address, would hold a secret.
 _SECRET = re.compile(r"(?i)[?&;][^=&;]*(?:passw|secret|token|key|credential|auth)[^=&;]*=")
 
 
-def open_sink(address: str, *, token: str | None = None, beside: str = "") -> Sink:
-    """The sink of an address: `jsonl:DIRECTORY` or `pulsar://HOST:PORT/TENANT/NAMESPACE?admin=URL`.
+def open_sink(address: str, *, environ: Mapping[str, str] | None = None, beside: str = "") -> Sink:
+    """The sink of an address, such as `jsonl:DIRECTORY`.
 
-    A relative directory is written `jsonl:directory`. The token is for Pulsar. It is not part of
-    the address, so addresses can be shown. With ``beside`` the sink has places of its own, in which
-    nothing of others is: a folder of this name, or Pulsar topics whose names end with it.
+    A login comes from ``environ``. It is not part of the address, so addresses can be shown. With
+    ``beside`` the sink has places of its own, in which nothing of others is: a folder of this name,
+    for example, or topics whose names end with it.
     """
     require_no_secret(address, "the sink's address")
     parts = urlsplit(address)
-    if parts.scheme == "jsonl" and not parts.netloc and parts.path:
-        return JsonlSink(Path(unquote(parts.path), beside))
-    if parts.scheme in {"pulsar", "pulsar+ssl"} and parts.netloc:
-        return _pulsar(parts, token, beside)
-    raise ConfigurationError(
-        f"there is no sink {parts.scheme}://"
-        if parts.scheme
-        else "the sink's address has no scheme",
-        hint=_FORMS,
-    )
+    known = BUILT_IN.get(parts.scheme)
+    factory = _found(parts) if known is None else known.factory()
+    try:
+        return factory(parts, environ=environ or {}, beside=beside)
+    except MissingExtra:
+        raise
+    except ConfigurationError as error:
+        if known is None or error.hint:
+            raise
+        raise ConfigurationError(error.message, hint=f"write {known.form}") from error
 
 
 def require_no_secret(address: str, where: str) -> None:
@@ -53,18 +98,20 @@ def require_no_secret(address: str, where: str) -> None:
         return
     told = unquote(address)
     if "@" in address or "@" in told or _SECRET.search(told):
+        known = BUILT_IN.get(address.partition(":")[0])
+        kinds = BUILT_IN.values() if known is None else [known]
+        names = sorted({name for each in kinds for name in each.login})
         raise ConfigurationError(
             f"{where} has a login or a secret in it, and addresses are shown",
-            hint=f"leave it out; the token for Pulsar comes from the environment: {TOKEN_VARIABLE}",
+            hint=f"leave it out; a login comes from the environment: {', '.join(names)}",
         )
 
 
 def configured_sink(
     address: str, environ: Mapping[str, str] | None = None, *, beside: str = ""
 ) -> Sink:
-    """The sink of an address, with the token from the environment."""
-    environ = os.environ if environ is None else environ
-    return open_sink(address, token=environ.get(TOKEN_VARIABLE) or None, beside=beside)
+    """The sink of an address, with the login from the environment."""
+    return open_sink(address, environ=os.environ if environ is None else environ, beside=beside)
 
 
 def absolute_address(address: str) -> str:
@@ -76,36 +123,15 @@ def absolute_address(address: str) -> str:
     return f"jsonl:{quote(str(Path(unquote(parts.path)).resolve()))}"
 
 
-def _pulsar(parts: SplitResult, token: str | None, beside: str) -> Sink:
-    try:
-        from ops.sinks.pulsar import PulsarSink
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"pulsar", "_pulsar"}:
-            raise
-        raise MissingExtra.of("pulsar", "pulsar-client") from error
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    admin = options.pop("admin", None)
-    unknown = options.keys() - {"batching", "create"}
-    wrong = _wrong(admin, sorted(unknown), sorted(set(options.values()) - _FLAGS.keys()))
-    if wrong or admin is None:
-        raise ConfigurationError(f"the Pulsar address {wrong}", hint=_FORMS)
-    namespace = parts.path.strip("/") or "public/default"
-    return PulsarSink(
-        f"{parts.scheme}://{parts.netloc}",
-        admin_url=admin,
-        topic=f"persistent://{namespace}/{{topic}}" + (f".{beside}" if beside else ""),
-        batching=_FLAGS[options.get("batching", "true")],
-        create=_FLAGS[options.get("create", "false")],
-        token=token,
+def _found(parts: SplitResult) -> Factory:
+    """What another package offers for the scheme."""
+    for entry in entry_points(group=GROUP, name=parts.scheme):
+        offered: Factory = entry.load()
+        return offered
+    forms = dict.fromkeys(each.form for each in BUILT_IN.values())
+    raise ConfigurationError(
+        f"there is no sink {parts.scheme}://"
+        if parts.scheme
+        else "the sink's address has no scheme",
+        hint=f"write {' or '.join(forms)}",
     )
-
-
-def _wrong(admin: str | None, unknown: list[str], values: list[str]) -> str:
-    """What is wrong with the options of a Pulsar address; empty when nothing is."""
-    if admin is None:
-        return "names no admin interface: add admin= (in a shell, put the whole address in quotes)"
-    if urlsplit(admin).scheme not in {"http", "https"} or not urlsplit(admin).netloc:
-        return "has an admin= that is no http:// or https:// address"
-    if unknown:
-        return f"has options that are not known: {', '.join(unknown)}"
-    return "has an option that is neither true nor false" if values else ""

@@ -19,7 +19,18 @@ T = TypeVar("T")
 
 
 class SinkUnavailable(SinkError):
-    """The sink does not answer or cannot take more now.  The block is tried again later."""
+    """The sink does not answer or cannot take more now.  The block is tried again later.
+
+    With ``retry_after`` the sink has said after how many seconds.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class SinkPaused(SinkUnavailable):
+    """The sink asks for a pause until a person resumes the relay: its subscription is paused."""
 
 
 class SinkMisconfigured(SinkError):
@@ -57,6 +68,22 @@ class RelayBlock:
     events: tuple[Event, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SinkLease:
+    """The partition that a channel serves, and the lease under which it does.
+
+    ``topic`` is the address that the topic has now; a block carries the one that it was recorded
+    under.
+    """
+
+    relay: str
+    topic: str
+    known_as: str
+    partition: int
+    history: int
+    lease_epoch: int
+
+
 def encoded(events: Iterable[Event], encode: Callable[[Event], T]) -> Iterator[T]:
     """Each event as the sink writes it.  One that cannot be written is refused."""
     for event in events:
@@ -66,8 +93,31 @@ def encoded(events: Iterable[Event], encode: Callable[[Event], T]) -> Iterator[T
             raise EventRefused(event.sequence, f"it cannot be encoded: {error}") from error
 
 
+class Channel(Protocol):
+    """The way to one partition of a sink, for one lease.
+
+    It is used by one thread at a time, not always the same one. After any error the relay closes
+    it and opens another one for the next attempt.
+    """
+
+    def seen(self) -> Seen | None:
+        """The last event of this relay's partition that the sink holds.
+
+        None when it cannot tell. A log that does not reach it was restored to an earlier state.
+        """
+
+    def send_block(self, block: RelayBlock) -> None:
+        """Store the block.  It is durable when this returns.
+
+        Raises SinkUnavailable, EventRefused or SinkMisconfigured.
+        """
+
+    def close(self) -> None:
+        """End it.  What was not sent is not sent later."""
+
+
 class Sink(Protocol):
-    """Where a relay writes.  One instance serves many topics and partitions, from one thread."""
+    """Where a relay writes.  One instance serves many topics and partitions, by their channels."""
 
     #: The sink's name in messages.
     name: str
@@ -78,19 +128,11 @@ class Sink(Protocol):
     def preflight(self, topic: str, partitions: int) -> None:
         """Prove that nothing will be lost or doubled.  SinkMisconfigured says what to set."""
 
-    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
-        """The last event that the sink holds of a relay's partition.
+    def open(self, lease: SinkLease) -> Channel:
+        """The channel of a partition.  Called from several threads at once; it may take a while.
 
-        None when it cannot tell. ``topic`` is the address, ``known_as`` the permanent name, as in a
-        block.
-        A log that does not reach it was restored to an earlier state.
-        """
-
-    def send_block(self, block: RelayBlock) -> None:
-        """Store the block.  It is durable when this returns.
-
-        Raises SinkUnavailable, EventRefused or SinkMisconfigured.
+        The database has just confirmed the lease, so a sink that fences can do it here.
         """
 
     def close(self) -> None:
-        """Close the connections.  Nothing is unsent, because send_block waits."""
+        """Close what the channels share.  They were closed before."""

@@ -26,13 +26,15 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import SplitResult, quote, unquote
 
-from ops.sinks.base import RelayBlock, SinkMisconfigured, SinkUnavailable, encoded
+from ops.sinks.base import RelayBlock, SinkLease, SinkMisconfigured, SinkUnavailable, encoded
 from ops.sinks.cloudevents import to_json
+from penstock.errors import ConfigurationError
 from penstock.log.restores import Seen
 
 _CHUNK = 1 << 16
@@ -44,6 +46,7 @@ _MIB = 1 << 20
 class _End:
     """Where the last block of a file ended, so that the next one need not search for its place."""
 
+    path: Path
     inode: int
     sequence: int
     offset: int
@@ -58,7 +61,6 @@ class JsonlSink:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        self._ends: dict[Path, _End] = {}
 
     def path(self, known_as: str, partition: int, history: int = 1) -> Path:
         """The file of a partition.
@@ -70,7 +72,7 @@ class JsonlSink:
     def preflight(self, topic: str, partitions: int) -> None:
         """Check that the directory can be created and written."""
         try:
-            self._make_directory()
+            _make_directory(self.directory)
         except OSError as error:
             raise SinkMisconfigured(
                 f"the directory {self.directory} cannot be made ({error.strerror})",
@@ -82,20 +84,38 @@ class JsonlSink:
                 hint="give the relay the right to write there",
             )
 
-    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
+    def open(self, lease: SinkLease) -> JsonlChannel:
+        """A channel; it holds no file open between two blocks."""
+        return JsonlChannel(self, lease)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class JsonlChannel:
+    """The files of one partition."""
+
+    def __init__(self, sink: JsonlSink, lease: SinkLease) -> None:
+        self._sink = sink
+        self._lease = lease
+        self._end: _End | None = None
+
+    def seen(self) -> Seen | None:
         """The last whole line of the newest history."""
+        directory, known_as = self._sink.directory, self._lease.known_as
+        partition = self._lease.partition
         first = file_name(known_as, partition)
         stem = first.removesuffix(".jsonl")
         try:
-            names = os.listdir(self.directory) if self.directory.is_dir() else []
+            names = os.listdir(directory) if directory.is_dir() else []
             histories = [1] if first in names else []
             histories += [int(found) for name in names if (found := _history(name, stem))]
             for history in sorted(histories, reverse=True):
-                sequence = _last_sequence(self.path(known_as, partition, history))
+                sequence = _last_sequence(self._sink.path(known_as, partition, history))
                 if sequence is not None:
                     return Seen(sequence, history)
         except OSError as error:
-            raise _unreadable(self.directory, error) from error
+            raise _unreadable(directory, error) from error
         return None
 
     def send_block(self, block: RelayBlock) -> None:
@@ -103,7 +123,7 @@ class JsonlSink:
         if not block.events:
             return
         lines = b"".join(line + b"\n" for line in encoded(block.events, to_json))
-        path = self.path(block.known_as, block.partition, block.history)
+        path = self._sink.path(block.known_as, block.partition, block.history)
         try:
             self._store(path, block, lines)
         except OSError as error:
@@ -111,10 +131,9 @@ class JsonlSink:
 
     def close(self) -> None:
         """Nothing is held open between two blocks."""
-        self._ends.clear()
 
     def _store(self, path: Path, block: RelayBlock, lines: bytes) -> None:
-        file = self._open(path)
+        file = _open(path)
         try:
             offset = self._place(file, path, block)
             there = _read(file, offset, len(lines) + 1)
@@ -130,30 +149,22 @@ class JsonlSink:
             inode = os.fstat(file).st_ino
         finally:
             os.close(file)
-        self._ends[path] = _End(inode, block.last_sequence, offset + len(lines))
-
-    def _open(self, path: Path) -> int:
-        flags = os.O_RDWR | os.O_CLOEXEC
-        with suppress(FileNotFoundError):
-            return os.open(path, flags)
-        self._make_directory()
-        file = os.open(path, flags | os.O_CREAT, 0o644)
-        # The name of a new file is durable only with its directory.
-        _sync_directory(path.parent)
-        return file
-
-    def _make_directory(self) -> None:
-        if not self.directory.is_dir():
-            self.directory.mkdir(parents=True, exist_ok=True)
-            _sync_directory(self.directory.parent)
+        self._end = _End(path, inode, block.last_sequence, offset + len(lines))
 
     def _place(self, file: int, path: Path, block: RelayBlock) -> int:
-        known = self._ends.get(path)
-        if known is not None and known.sequence + 1 == block.first_sequence:
+        known = self._end
+        if known is not None and (known.path, known.sequence + 1) == (path, block.first_sequence):
             status = os.fstat(file)
             if status.st_ino == known.inode and status.st_size >= known.offset:
                 return known.offset
         return end_before(file, block.first_sequence)
+
+
+def open_sink(parts: SplitResult, *, environ: Mapping[str, str], beside: str) -> JsonlSink:
+    """The sink of `jsonl:DIRECTORY`."""
+    if parts.netloc or not parts.path:
+        raise ConfigurationError("a jsonl address names a directory and no host")
+    return JsonlSink(Path(unquote(parts.path), beside))
 
 
 def file_name(known_as: str, partition: int, history: int = 1) -> str:
@@ -289,6 +300,23 @@ def _write(file: int, offset: int, lines: bytes) -> None:
         written = os.pwrite(file, view, offset)
         offset += written
         view = view[written:]
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CLOEXEC
+    with suppress(FileNotFoundError):
+        return os.open(path, flags)
+    _make_directory(path.parent)
+    file = os.open(path, flags | os.O_CREAT, 0o644)
+    # The name of a new file is durable only with its directory.
+    _sync_directory(path.parent)
+    return file
+
+
+def _make_directory(directory: Path) -> None:
+    if not directory.is_dir():
+        directory.mkdir(parents=True, exist_ok=True)
+        _sync_directory(directory.parent)
 
 
 def _sync_directory(directory: Path) -> None:

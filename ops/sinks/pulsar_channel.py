@@ -1,221 +1,236 @@
-"""The access to one Pulsar partition: an exclusive producer, and its last message."""
+"""One partition of a Pulsar topic, for one lease: what it holds, and its blocks."""
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
-from urllib.parse import unquote
 
 import pulsar
 
-from ops.sinks.base import RelayBlock, SinkUnavailable
-from ops.sinks.cloudevents import to_properties
-from penstock.records import Event
+from ops.sinks.base import (
+    EventRefused,
+    RelayBlock,
+    SinkLease,
+    SinkMisconfigured,
+    SinkUnavailable,
+    encoded,
+)
+from ops.sinks.cloudevents import source
+from ops.sinks.pulsar_producer import (
+    MOST_EVENTS,
+    PulsarMessage,
+    PulsarProducer,
+    Stored,
+    last_stored,
+)
+from penstock.log.restores import Seen
 
-RELAY_PROPERTY = "penstock_relay"
-TOPIC_PROPERTY = "penstock_topic"
-#: More events than a block can have: the database limits it.
-MOST_EVENTS = 100_000
-READ_SECONDS = 15
-
-_MESSAGE_OVERHEAD = 96  # what a message in a batch needs besides its properties
-_PROPERTY_OVERHEAD = 8
-_NO_BATCH_BYTES = 64 << 20
-_NEVER_MS = 24 * 3600 * 1000
-_DROPPED = -1
-
-
-@dataclass(frozen=True, slots=True)
-class PulsarMessage:
-    """An event with its properties and its size on the wire."""
-
-    event: Event
-    properties: dict[str, str]
-    size: int
-
-    @classmethod
-    def of(cls, event: Event, block: RelayBlock) -> PulsarMessage:
-        """The event as it is sent in a block."""
-        properties = to_properties(event) | {
-            RELAY_PROPERTY: block.relay,
-            TOPIC_PROPERTY: block.known_as,
-        }
-        return cls(event, properties, wire_size(event, properties))
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What the last message of a Pulsar partition says about itself."""
-
-    relay: str
-    #: The address of the event's topic when it was sent, as a CloudEvents source.
-    source: str
-    known_as: str
-    history: int
-    sequence: int
-    event_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class PulsarOutcome:
-    """What the broker answered to the messages of one batch."""
-
-    #: What was not stored: the broker's result for each sequence.
-    refused: dict[int, Any]
-    #: Where the rest is stored.
-    entries: frozenset[tuple[int, int]]
-
-    @property
-    def dropped(self) -> bool:
-        """Whether the broker dropped some of it as duplicates."""
-        return any(ledger == _DROPPED for ledger, _ in self.entries)
-
-
-class _Answers:
-    """Gathers the broker's answers on the client's threads, which must not raise."""
-
-    def __init__(self) -> None:
-        self._taken: list[tuple[int, Any, Any]] = []
-        self._expected = -1
-        self._complete = threading.Event()
-        self.refused = False
-
-    def take(self, sequence: int, result: Any, message_id: Any) -> None:
-        """One answer, on a thread of the client."""
-        self._taken.append((sequence, result, message_id))
-        if result != pulsar.Result.Ok:
-            self.refused = True
-        if len(self._taken) == self._expected:
-            self._complete.set()
-
-    def wait(self, count: int, timeout: float) -> bool:
-        """Wait for this many answers.  False when they did not come in time."""
-        self._expected = count
-        # Checked after it was set: an answer in between is counted here or sets the event.
-        return len(self._taken) >= count or self._complete.wait(timeout)
-
-    def outcome(self) -> PulsarOutcome:
-        """What has come so far."""
-        taken = list(self._taken)
-        return PulsarOutcome(
-            {sequence: result for sequence, result, _ in taken if result != pulsar.Result.Ok},
-            frozenset(
-                (message_id.ledger_id(), message_id.entry_id())
-                for _, result, message_id in taken
-                if result == pulsar.Result.Ok
-            ),
-        )
+BATCH_BYTES = 4 << 20
 
 
 class PulsarChannel:
-    """The producer of one partition, as long as one lease lasts."""
+    """Its producer is made for the first block, so a relay that only looks fences nobody."""
 
-    def __init__(self, client: Any, target: str, block: RelayBlock, *, batching: bool) -> None:
-        self.target = target
-        self.lease_epoch = block.lease_epoch
-        self.checked = False
+    def __init__(
+        self,
+        lease: SinkLease,
+        client: Callable[[], Any],
+        target: Callable[[str, int], str],
+        *,
+        batching: bool,
+        limit: int,
+        send_timeout: float,
+    ) -> None:
+        """``target`` names the Pulsar partition of an address's partition."""
+        self.batching = batching
+        self._lease = lease
         self._client = client
-        self._batching = batching
-        self._producer = client.create_producer(
-            target,
-            producer_name=producer_name(block),
-            # No time limit: if one message were given up, those after it would still be sent.
-            send_timeout_millis=0,
-            # Room for every possible block: a full queue would refuse single messages in the
-            # middle.
-            max_pending_messages=MOST_EVENTS + 1,
-            # Only our own flush ends a batch.
-            batching_enabled=batching,
-            batching_max_messages=MOST_EVENTS + 1,
-            batching_max_allowed_size_in_bytes=_NO_BATCH_BYTES,
-            batching_max_publish_delay_ms=_NEVER_MS,
-            compression_type=pulsar.CompressionType.LZ4,
-            access_mode=pulsar.ProducerAccessMode.ExclusiveWithFencing,
-        )
-        #: The sequence id that the broker remembers of this producer's name: the lowest of its
-        #: last batch, or -1.
-        self.remembered = int(self._producer.last_sequence_id())
+        self._target = target
+        self._limit = limit
+        self._send_timeout = send_timeout
+        self._producer: PulsarProducer | None = None
+
+    def seen(self) -> Seen | None:
+        """The partition's last message, if this relay sent it."""
+        lease = self._lease
+        with _translated_errors():
+            stored = last_stored(self._client(), self._target(lease.topic, lease.partition))
+        if stored is None or (stored.relay, stored.known_as) != (lease.relay, lease.known_as):
+            return None
+        return Seen(stored.sequence, stored.history)
+
+    def send_block(self, block: RelayBlock) -> None:
+        """Send the part of the block that Pulsar does not hold yet, and wait until it is stored."""
+        messages = list(encoded(block.events, lambda event: PulsarMessage.of(event, block)))
+        self._refuse_large(messages)
+        if not messages:
+            return
+        with _translated_errors():
+            producer = self._producer_for(block)
+            after = self._held(producer, block, messages)
+            left = [message for message in messages if message.event.sequence > after]
+            for batch in self._batches(left):
+                self._send(producer, block, batch)
 
     def close(self) -> None:
-        """Close the producer.  Messages that still wait in it are discarded, not sent later."""
-        with suppress(pulsar.PulsarException):
-            self._producer.close()
+        """Close the producer: what still waits in it is discarded."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
 
-    def stored(self) -> Stored | None:
-        """The partition's last message, if a relay sent it."""
-        return last_stored(self._client, self.target)
+    def _producer_for(self, block: RelayBlock) -> PulsarProducer:
+        """The producer of the address under which the block was recorded."""
+        target = self._target(block.topic, block.partition)
+        if self._producer is None or self._producer.target != target:
+            self.close()
+            self._producer = PulsarProducer(self._client(), target, block, batching=self.batching)
+        return self._producer
 
-    def deliver(self, batch: Sequence[PulsarMessage], timeout: float) -> PulsarOutcome:
-        """Send the messages as one batch and wait for the broker's answers."""
-        answers = _Answers()
-        sent = 0
+    def _held(
+        self, producer: PulsarProducer, block: RelayBlock, messages: Sequence[PulsarMessage]
+    ) -> int:
+        """Up to which sequence Pulsar holds the block.
+
+        It is checked for a lease's first block and for every repeated one.
+        """
+        if producer.checked and not block.reopened:
+            return 0
+        stored = _present(producer, block)
+        held = 0 if stored is None else stored.sequence
+        if producer.remembered > held and producer.remembered >= block.first_sequence:
+            # The broker will drop events that are not in the topic any more. That is right only for
+            # the batch that was sent last, when the topic keeps nothing because it has no readers.
+            whole = self.batching and len(list(self._batches(messages))) == 1
+            if not (block.reopened and whole) or producer.remembered != messages[0].event.sequence:
+                raise _ahead(block, f"remembers sequence {producer.remembered}")
+            held = block.last_sequence
+        producer.checked = True
+        return held
+
+    def _refuse_large(self, messages: Sequence[PulsarMessage]) -> None:
+        for message in messages:
+            if message.size > self._limit:
+                raise EventRefused(
+                    message.event.sequence,
+                    f"{message.size} bytes with its properties, the broker takes {self._limit}",
+                )
+
+    def _batches(self, messages: Sequence[PulsarMessage]) -> Iterator[list[PulsarMessage]]:
+        """The batches of a block: nearly always one.  Where to cut depends on the content alone."""
+        limit = min(BATCH_BYTES, self._limit)
+        batch: list[PulsarMessage] = []
+        size = 0
+        for message in messages:
+            if batch and (size + message.size > limit or len(batch) == MOST_EVENTS):
+                yield batch
+                batch, size = [], 0
+            batch.append(message)
+            size += message.size
+        if batch:
+            yield batch
+
+    def _send(
+        self, producer: PulsarProducer, block: RelayBlock, batch: Sequence[PulsarMessage]
+    ) -> None:
+        """One batch: all of it or nothing; without batching, up to the first that is refused."""
+        outcome = producer.deliver(batch, self._send_timeout)
+        if outcome.refused:
+            self._refused(producer, block, batch, outcome.refused)
+        elif outcome.dropped:
+            _check_dropped(producer, block, batch)
+        elif self.batching and len(outcome.entries) != 1:
+            raise SinkMisconfigured(
+                f"the Pulsar client cut a batch of {len(batch)} into {len(outcome.entries)}",
+                hint="use another version of pulsar-client: a cut batch is not exactly once",
+            )
+
+    def _refused(
+        self,
+        producer: PulsarProducer,
+        block: RelayBlock,
+        batch: Sequence[PulsarMessage],
+        refused: Mapping[int, Any],
+    ) -> None:
+        too_big = set(refused.values()) == {pulsar.Result.MessageTooBig}
+        if too_big and (not self.batching or len(batch) == 1):
+            raise EventRefused(min(refused), "larger than the broker takes")
+        if not too_big or len(refused) != len(batch):
+            answers = ", ".join(sorted({str(each) for each in refused.values()}))
+            raise SinkUnavailable(f"Pulsar did not store the events: {answers}")
+        # The whole batch was refused before it was sent: the limit is lower than it seemed.
         for message in batch:
-            self._send(message, answers)
-            sent += 1
-            # The client refuses a single message at once. Sending the next one would leave a gap.
-            if answers.refused:
-                break
-        if self._batching and answers.refused:
-            return answers.outcome()  # what was taken waits for a flush, and goes with the producer
-        if self._batching:
-            # A flush has no time limit. It waits on its own thread, at most until the producer is
-            # closed.
-            threading.Thread(target=self._flush, daemon=True).start()
-        if not answers.wait(sent, timeout) and not answers.refused:
-            raise SinkUnavailable(f"Pulsar did not confirm the events within {timeout:g} s")
-        return answers.outcome()
+            self._send(producer, block, [message])
 
-    def _send(self, message: PulsarMessage, answers: _Answers) -> None:
-        event = message.event
-        self._producer.send_async(
-            event.payload,
-            functools.partial(answers.take, event.sequence),
-            properties=message.properties,
-            partition_key=event.key or None,
-            sequence_id=event.sequence,
-            event_timestamp=max(0, int(event.created_at.timestamp() * 1000)) or None,
+
+def _present(producer: PulsarProducer, block: RelayBlock) -> Stored | None:
+    """The last message of the partition, if it was sent in this log's present history."""
+    stored = producer.stored()
+    if stored is None:
+        return None
+    if (stored.relay, stored.known_as) != (block.relay, block.known_as):
+        if (stored.relay, stored.source) == (block.relay, source(block.topic)):
+            return None  # from a topic that had the address before this one
+        raise SinkMisconfigured(
+            f"{producer.target} carries the events of {stored.source}, by the relay {stored.relay}",
+            hint="give each relay and topic a Pulsar topic of its own",
         )
+    if stored.history > block.history:
+        raise _ahead(block, f"holds events of history {stored.history}")
+    if stored.history < block.history:
+        return stored if _began_before(stored, block) else None
+    if stored.sequence > block.last_sequence:
+        raise _ahead(block, f"holds sequence {stored.sequence}")
+    for event in block.events:
+        if event.sequence == stored.sequence and str(event.event_id) != stored.event_id:
+            raise _ahead(block, f"holds another event of sequence {stored.sequence}")
+    return stored
 
-    def _flush(self) -> None:
-        # The callbacks get every failure. If they get nothing at all, the time limit ends the wait.
-        with suppress(pulsar.PulsarException):
-            self._producer.flush()
 
+def _began_before(stored: Stored, block: RelayBlock) -> bool:
+    """Whether the block was open when its history began, and sent under the one before.
 
-def last_stored(client: Any, target: str) -> Stored | None:
-    """The last message of a Pulsar partition, if a relay sent it."""
-    reader = client.create_reader(target, pulsar.MessageId.latest, start_message_id_inclusive=True)
-    try:
-        if not reader.has_message_available():
-            return None
-        found: Mapping[str, str] = reader.read_next(READ_SECONDS * 1000).properties()
-    finally:
-        reader.close()
-    if RELAY_PROPERTY not in found:
-        return None  # from another producer, before this relay
-    return Stored(
-        found[RELAY_PROPERTY],
-        found["ce_source"],
-        # The message is older than permanent names of topics, so its address is used.
-        found.get(TOPIC_PROPERTY) or unquote(found["ce_source"]).removeprefix("/"),
-        int(found["ce_penstockhistory"]),
-        int(found["ce_sequence"]),
-        found["ce_id"],
+    The record of an open block and the sequences in it are restored together. If one of these
+    sequences is the event that Pulsar holds last, then neither the block nor what comes before that
+    event was lost.
+    """
+    return block.reopened and any(
+        event.sequence == stored.sequence and str(event.event_id) == stored.event_id
+        for event in block.events
     )
 
 
-def producer_name(block: RelayBlock) -> str:
-    """The name by which the broker knows what it has already got from a relay."""
-    return f"penstock/{block.relay}/{block.known_as}/{block.partition}/{block.history}"
+def _check_dropped(
+    producer: PulsarProducer, block: RelayBlock, batch: Sequence[PulsarMessage]
+) -> None:
+    """The broker dropped the batch as a repeated one.  That is right only if its end is there."""
+    stored = _present(producer, block)
+    if stored is None or stored.sequence < batch[-1].event.sequence:
+        raise _ahead(block, "drops its events as duplicates")
 
 
-def wire_size(event: Event, properties: Mapping[str, str]) -> int:
-    """An upper bound of the bytes that the event needs in a batch before compression."""
-    size = len(event.payload) + _MESSAGE_OVERHEAD + len((event.key or "").encode())
-    for name, value in properties.items():
-        size += len(name) + len(value.encode()) + _PROPERTY_OVERHEAD
-    return size
+def _ahead(block: RelayBlock, finding: str) -> SinkMisconfigured:
+    return SinkMisconfigured(
+        f"the Pulsar partition of {block.topic} partition {block.partition} {finding}, but the "
+        f"relay {block.relay} is at {block.first_sequence} to {block.last_sequence}",
+        hint="the database was restored to an older state, or the subscription was created again "
+        "or moved back: reconcile the restore, or relay under another name to another Pulsar topic",
+    )
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    """The client's errors, as what they mean to a relay."""
+    try:
+        yield
+    except pulsar.PulsarException as error:
+        raise _translated(error) from error
+
+
+def _translated(error: Any) -> SinkUnavailable | SinkMisconfigured:
+    text = f"Pulsar: {type(error).__name__} ({error})"
+    if isinstance(error, pulsar.AuthorizationError | pulsar.AuthenticationError):
+        return SinkMisconfigured(text, hint="check the token and its right to produce and consume")
+    if isinstance(error, pulsar.InvalidTopicName | pulsar.InvalidUrl | pulsar.TopicTerminated):
+        return SinkMisconfigured(text, hint="check the Pulsar topic's name and the service URL")
+    return SinkUnavailable(text)

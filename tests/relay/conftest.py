@@ -13,6 +13,7 @@ import pulsar
 import pytest
 
 from ops.sinks.pulsar import PulsarSink
+from tests.kit.sinks import Alone
 from tests.support import missing
 from tools.pulsar import PulsarStandalone, PulsarUnavailable
 
@@ -96,12 +97,12 @@ def topic() -> str:
 
 
 @pytest.fixture
-def pulsar_sink(broker: Broker) -> Iterator[Callable[..., PulsarSink]]:
+def pulsar_sink(broker: Broker) -> Iterator[Callable[..., Alone]]:
     """Makes sinks that are closed at the end."""
-    made: list[PulsarSink] = []
+    made: list[Alone] = []
 
-    def make(**options: Any) -> PulsarSink:
-        made.append(broker.sink(**options))
+    def make(**options: Any) -> Alone:
+        made.append(Alone(broker.sink(**options)))
         return made[-1]
 
     yield make

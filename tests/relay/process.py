@@ -17,44 +17,29 @@ import threading
 from ops.relay.block import Backoff
 from ops.relay.relay import Relay
 from ops.sinks import open_sink
-from ops.sinks.base import RelayBlock, Sink
-from ops.sinks.pulsar import PulsarSink
-from penstock.log.restores import Seen
+from ops.sinks.base import Channel, RelayBlock, Sink
+from ops.sinks.pulsar_channel import PulsarChannel
+from tests.kit.sinks import InFront
 
 _CRASHES_AT = 3
 
 
-class CrashingSink:
+class CrashingSink(InFront):
     """A sink whose process dies at a chosen place."""
 
     def __init__(self, sink: Sink, where: str) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._where = where
         self._blocks = 0
-        self.name = sink.name
-        self.max_block_events = sink.max_block_events
-        self.max_block_bytes = sink.max_block_bytes
 
-    def preflight(self, topic: str, partitions: int) -> None:
-        """As the sink."""
-        self._sink.preflight(topic, partitions)
-
-    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
-        """As the sink."""
-        return self._sink.seen(relay, topic, known_as, partition)
-
-    def send_block(self, block: RelayBlock) -> None:
+    def send_block(self, channel: Channel, block: RelayBlock) -> None:
         """As the sink, up to the third block."""
         self._blocks += 1
         if self._blocks == _CRASHES_AT and self._where == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        self._sink.send_block(block)
+        channel.send_block(block)
         if self._blocks == _CRASHES_AT:
             os.kill(os.getpid(), signal.SIGKILL)
-
-    def close(self) -> None:
-        """As the sink."""
-        self._sink.close()
 
 
 def main() -> None:
@@ -78,7 +63,7 @@ def main() -> None:
         ).run(stop)
         os._exit(0)
     if given.blind:
-        PulsarSink._held = lambda *_: 0  # type: ignore[method-assign]
+        PulsarChannel._held = lambda *_: 0  # type: ignore[method-assign]
     sink = open_sink(given.sink)
     if given.block_events:
         sink.max_block_events = given.block_events

@@ -16,6 +16,7 @@ import pytest
 from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.cloudevents import to_json
 from ops.sinks.jsonl import JsonlSink, end_before, file_name
+from tests.kit.sinks import Alone
 from tests.relay.blocks import TOPIC, block, event
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,45 +28,45 @@ def lines(first: int, last: int) -> bytes:
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> JsonlSink:
+def sink(tmp_path: Path) -> Alone:
     """A sink on a directory that does not exist yet."""
-    sink = JsonlSink(tmp_path / "out")
+    sink = Alone(JsonlSink(tmp_path / "out"))
     sink.preflight(TOPIC, 1)
     return sink
 
 
 @pytest.fixture
-def path(sink: JsonlSink) -> Path:
+def path(sink: Alone) -> Path:
     """The file of partition 0."""
     return sink.path(TOPIC, 0)
 
 
-def test_blocks_follow_each_other(sink: JsonlSink, path: Path) -> None:
+def test_blocks_follow_each_other(sink: Alone, path: Path) -> None:
     sink.send_block(block(1, 3))
     sink.send_block(block(4, 4))
-    JsonlSink(sink.directory).send_block(block(5, 9))
+    Alone(JsonlSink(sink.directory)).send_block(block(5, 9))
     assert path.read_bytes() == lines(1, 9)
 
 
-def test_a_block_sent_again_changes_nothing(sink: JsonlSink, path: Path) -> None:
-    for other in (sink, JsonlSink(sink.directory)):
+def test_a_block_sent_again_changes_nothing(sink: Alone, path: Path) -> None:
+    for other in (sink, Alone(JsonlSink(sink.directory))):
         other.send_block(block(1, 3))
         other.send_block(block(4, 6, reopened=True))
-    JsonlSink(sink.directory).send_block(block(1, 3, reopened=True))
+    Alone(JsonlSink(sink.directory)).send_block(block(1, 3, reopened=True))
     assert path.read_bytes() == lines(1, 6)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_torn_tail_of_any_length_is_written_over(sink: JsonlSink, path: Path, seed: int) -> None:
+def test_a_torn_tail_of_any_length_is_written_over(sink: Alone, path: Path, seed: int) -> None:
     rng = random.Random(seed)
     before, whole = lines(1, 3), lines(4, 40)
     for _ in range(20):
         path.write_bytes(before + whole[: rng.randrange(len(whole) + 1)])
-        JsonlSink(sink.directory).send_block(block(4, 40, reopened=True))
+        Alone(JsonlSink(sink.directory)).send_block(block(4, 40, reopened=True))
         assert path.read_bytes() == before + whole
 
 
-def test_a_hole_that_a_power_failure_left_is_written_over(sink: JsonlSink, path: Path) -> None:
+def test_a_hole_that_a_power_failure_left_is_written_over(sink: Alone, path: Path) -> None:
     damaged = bytearray(lines(1, 2000))
     start = len(lines(1, 1200))
     damaged[start : start + 40_000] = bytes(40_000)
@@ -74,8 +75,8 @@ def test_a_hole_that_a_power_failure_left_is_written_over(sink: JsonlSink, path:
     assert path.read_bytes() == lines(1, 2000)
 
 
-def test_a_relay_that_wakes_up_late_does_no_harm(sink: JsonlSink, path: Path) -> None:
-    sleeper = JsonlSink(sink.directory)
+def test_a_relay_that_wakes_up_late_does_no_harm(sink: Alone, path: Path) -> None:
+    sleeper = Alone(JsonlSink(sink.directory))
     sleeper.send_block(block(1, 3))
     sink.send_block(block(4, 6))
     sink.send_block(block(7, 9))
@@ -83,21 +84,19 @@ def test_a_relay_that_wakes_up_late_does_no_harm(sink: JsonlSink, path: Path) ->
     assert path.read_bytes() == lines(1, 9)
 
 
-def test_another_subscription_cut_elsewhere_writes_the_same_file(
-    sink: JsonlSink, path: Path
-) -> None:
+def test_another_subscription_cut_elsewhere_writes_the_same_file(sink: Alone, path: Path) -> None:
     sink.send_block(block(1, 10))
-    other = JsonlSink(sink.directory)
+    other = Alone(JsonlSink(sink.directory))
     other.send_block(block(1, 4))
     other.send_block(block(5, 12))
     assert path.read_bytes() == lines(1, 12)
 
 
-def test_dead_letters_leave_no_line_and_no_confusion(sink: JsonlSink, path: Path) -> None:
+def test_dead_letters_leave_no_line_and_no_confusion(sink: Alone, path: Path) -> None:
     thinned = tuple(event(sequence) for sequence in (4, 5))
     sink.send_block(block(1, 3))
     for reopened in (False, True):
-        JsonlSink(sink.directory).send_block(block(4, 6, reopened=reopened, events=thinned))
+        Alone(JsonlSink(sink.directory)).send_block(block(4, 6, reopened=reopened, events=thinned))
     sink.send_block(block(7, 8))
     sink.send_block(block(9, 9, events=()))
     assert path.read_bytes() == lines(1, 5) + lines(7, 8)
@@ -105,10 +104,10 @@ def test_dead_letters_leave_no_line_and_no_confusion(sink: JsonlSink, path: Path
 
 def test_lines_longer_than_what_is_read_at_once(tmp_path: Path) -> None:
     long = [event(n, payload=json.dumps("x" * 70_000 * n).encode()) for n in range(1, 5)]
-    sink = JsonlSink(tmp_path)
+    sink = Alone(JsonlSink(tmp_path))
     sink.send_block(block(1, 2, events=tuple(long[:2])))
-    JsonlSink(tmp_path).send_block(block(3, 4, events=tuple(long[2:])))
-    JsonlSink(tmp_path).send_block(block(2, 2, events=(long[1],), reopened=True))
+    Alone(JsonlSink(tmp_path)).send_block(block(3, 4, events=tuple(long[2:])))
+    Alone(JsonlSink(tmp_path)).send_block(block(2, 2, events=(long[1],), reopened=True))
     found = sink.path(TOPIC, 0).read_bytes()
     assert found == b"".join(to_json(each) + b"\n" for each in long)
 
@@ -124,14 +123,14 @@ def test_end_before_every_sequence(tmp_path: Path) -> None:
         os.close(file)
 
 
-def test_other_lines_are_not_overwritten(sink: JsonlSink, path: Path) -> None:
+def test_other_lines_are_not_overwritten(sink: Alone, path: Path) -> None:
     path.write_bytes(lines(5, 9))
     with pytest.raises(SinkMisconfigured, match="other lines"):
         sink.send_block(block(1, 3))
     assert path.read_bytes() == lines(5, 9)
 
 
-def test_a_new_history_has_its_own_file(sink: JsonlSink, path: Path) -> None:
+def test_a_new_history_has_its_own_file(sink: Alone, path: Path) -> None:
     sink.send_block(block(1, 3))
     sink.send_block(block(2, 3, history=2))
     assert path.read_bytes() == lines(1, 3)
@@ -150,7 +149,7 @@ def test_file_names_differ() -> None:
     assert len({file_name(topic, 0) for topic in topics}) == len(topics)
 
 
-def test_an_event_that_cannot_be_encoded_is_refused(sink: JsonlSink) -> None:
+def test_an_event_that_cannot_be_encoded_is_refused(sink: Alone) -> None:
     bad = (event(1), event(2, type="\ud800"))
     with pytest.raises(EventRefused) as refused:
         sink.send_block(block(1, 2, events=bad))
@@ -163,7 +162,7 @@ def test_a_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
         JsonlSink(tmp_path / "file" / "out").preflight(TOPIC, 1)
 
 
-def test_no_space_is_tried_again_later(sink: JsonlSink, path: Path) -> None:
+def test_no_space_is_tried_again_later(sink: Alone, path: Path) -> None:
     sink.send_block(block(1, 3))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(lines(1, 5)) + 7, limits[1]))
@@ -180,6 +179,7 @@ def test_no_space_is_tried_again_later(sink: JsonlSink, path: Path) -> None:
 SLEEPER = """
 import os, signal, sys
 from ops.sinks.jsonl import JsonlSink
+from tests.kit.sinks import Alone
 from tests.relay.blocks import block
 
 whole = os.pwrite
@@ -192,21 +192,19 @@ def half(file, data, offset):
     return written
 
 os.pwrite = half
-JsonlSink(sys.argv[1]).send_block(block(4, 400))
+Alone(JsonlSink(sys.argv[1])).send_block(block(4, 400))
 """
 
 
-def test_a_relay_that_is_paused_inside_its_write_holds_nobody_up(
-    sink: JsonlSink, path: Path
-) -> None:
+def test_a_relay_that_is_paused_inside_its_write_holds_nobody_up(sink: Alone, path: Path) -> None:
     sink.send_block(block(1, 3))
     command = [sys.executable, "-c", SLEEPER, str(sink.directory)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as sleeper:
         assert sleeper.stdout is not None
         assert sleeper.stdout.readline() == b"inside\n"
         os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED | os.WNOWAIT)
-        JsonlSink(sink.directory).send_block(block(4, 400, reopened=True))
-        JsonlSink(sink.directory).send_block(block(401, 500))
+        Alone(JsonlSink(sink.directory)).send_block(block(4, 400, reopened=True))
+        Alone(JsonlSink(sink.directory)).send_block(block(401, 500))
         sleeper.send_signal(signal.SIGCONT)
         assert sleeper.wait(timeout=30) == 0
     assert path.read_bytes() == lines(1, 500)

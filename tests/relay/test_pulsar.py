@@ -11,31 +11,33 @@ from typing import Any
 import pulsar
 import pytest
 
-from ops.sinks import pulsar as pulsar_sinks, pulsar_channel
+from ops.sinks import pulsar_channel, pulsar_producer
 from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.pulsar import PulsarSink
+from ops.sinks.pulsar_channel import PulsarChannel
+from tests.kit.sinks import Alone
 from tests.relay.blocks import block, event
 from tests.relay.conftest import Broker, quiet
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 
-Make = Callable[..., PulsarSink]
+Make = Callable[..., Alone]
 
 
 @pytest.fixture
-def sink(pulsar_sink: Make, topic: str) -> PulsarSink:
+def sink(pulsar_sink: Make, topic: str) -> Alone:
     """A sink whose topic has one partition."""
     made = pulsar_sink()
     made.preflight(topic, 1)
     return made
 
 
-def stored(broker: Broker, sink: PulsarSink, topic: str) -> list[int]:
+def stored(broker: Broker, sink: Alone, topic: str) -> list[int]:
     """The sequences of partition 0."""
     return broker.sequences(sink.pulsar_topic(topic), 0)
 
 
-def test_an_event_with_its_attributes(broker: Broker, sink: PulsarSink, topic: str) -> None:
+def test_an_event_with_its_attributes(broker: Broker, sink: Alone, topic: str) -> None:
     sink.send_block(block(1, 3, topic=topic))
     found = broker.read(sink.pulsar_topic(topic), 0)
     assert [each.data() for each in found] == [event(n).payload for n in (1, 2, 3)]
@@ -63,10 +65,10 @@ def test_a_block_sent_again_is_stored_once(
 
 
 def test_the_broker_itself_drops_a_repeated_block(
-    broker: Broker, sink: PulsarSink, topic: str, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, sink: Alone, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink.send_block(block(1, 500, topic=topic))
-    monkeypatch.setattr(PulsarSink, "_held", lambda *_: 0)  # as if nobody looked first
+    monkeypatch.setattr(PulsarChannel, "_held", lambda *_: 0)  # as if nobody looked first
     sink.send_block(block(1, 500, topic=topic, reopened=True))
     assert stored(broker, sink, topic) == list(range(1, 501))
 
@@ -80,7 +82,7 @@ def test_half_a_block_is_completed(broker: Broker, pulsar_sink: Make, topic: str
     assert stored(broker, single, topic) == list(range(1, 501))
 
 
-def _open_when_a_history_began(make: Make, topic: str) -> PulsarSink:
+def _open_when_a_history_began(make: Make, topic: str) -> Alone:
     """Sent under the old history and not committed; the next lease belongs to a new one."""
     first, second = make(), make()
     first.preflight(topic, 1)
@@ -102,7 +104,7 @@ def test_without_it_such_a_block_is_doubled(
     broker: Broker, pulsar_sink: Make, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: what an older history has sent counts for nothing."""
-    monkeypatch.setattr(pulsar_sinks, "_began_before", lambda *_: False)
+    monkeypatch.setattr(pulsar_channel, "_began_before", lambda *_: False)
     sink = _open_when_a_history_began(pulsar_sink, topic)
     assert stored(broker, sink, topic) == [*range(1, 501), *range(1, 601)]
 
@@ -122,7 +124,7 @@ def test_a_block_of_other_events_is_sent_whole(
 
 
 def test_the_successor_fences_a_paused_relay(
-    broker: Broker, sink: PulsarSink, pulsar_sink: Make, topic: str
+    broker: Broker, sink: Alone, pulsar_sink: Make, topic: str
 ) -> None:
     sink.send_block(block(1, 10, topic=topic))
     successor = pulsar_sink()
@@ -159,18 +161,18 @@ def test_two_relays_that_take_turns_at_random(
 def test_a_block_above_the_limit_is_cut_at_the_same_places(
     broker: Broker, pulsar_sink: Make, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulsar_sinks, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(pulsar_channel, "BATCH_BYTES", 20_000)
     first, second = pulsar_sink(), pulsar_sink()
     first.preflight(topic, 1)
     first.send_block(block(1, 200, topic=topic))
     entries = {m.message_id().entry_id() for m in broker.read(first.pulsar_topic(topic), 0)}
     assert len(entries) > 3
-    monkeypatch.setattr(PulsarSink, "_held", lambda *_: 0)
+    monkeypatch.setattr(PulsarChannel, "_held", lambda *_: 0)
     second.send_block(block(1, 200, topic=topic, reopened=True, lease_epoch=2))
     assert stored(broker, first, topic) == list(range(1, 201))
 
 
-def test_an_event_above_the_limit_is_refused(broker: Broker, sink: PulsarSink, topic: str) -> None:
+def test_an_event_above_the_limit_is_refused(broker: Broker, sink: Alone, topic: str) -> None:
     events = (event(1, topic=topic), event(2, topic=topic, payload=bytes(6 << 20)))
     with pytest.raises(EventRefused) as refused:
         sink.send_block(block(1, 2, topic=topic, events=events))
@@ -186,8 +188,8 @@ def test_an_event_that_only_the_client_finds_too_large(
     """The broker's limit could not be read, and is lower than the usual one."""
     sink = pulsar_sink(batching=batching)
     sink.preflight(topic, 1)
-    monkeypatch.setattr(sink, "_limit", 64 << 20)
-    monkeypatch.setattr(pulsar_sinks, "BATCH_BYTES", 64 << 20)
+    monkeypatch.setattr(sink.sink, "_limit", 64 << 20)
+    monkeypatch.setattr(pulsar_channel, "BATCH_BYTES", 64 << 20)
     noise = random.Random(1).randbytes(6 << 20)
     events = tuple(event(n, topic=topic, payload=noise if n == 2 else b"1") for n in (1, 2, 3))
     with pytest.raises(EventRefused) as refused:
@@ -204,7 +206,7 @@ def test_a_full_queue_leaves_no_gap(
     """A client that refuses messages in the middle of a block, and takes later ones again."""
     sink = pulsar_sink()
     sink.preflight(topic, 1)
-    monkeypatch.setattr(pulsar_channel, "MOST_EVENTS", 170)
+    monkeypatch.setattr(pulsar_producer, "MOST_EVENTS", 170)
     for reopened in [False] + [True] * 3:
         with suppress(SinkUnavailable):
             sink.send_block(block(1, 500, topic=topic, reopened=reopened))
@@ -213,7 +215,7 @@ def test_a_full_queue_leaves_no_gap(
 
 
 def test_sequences_that_begin_anew_are_not_swallowed(
-    broker: Broker, sink: PulsarSink, pulsar_sink: Make, topic: str
+    broker: Broker, sink: Alone, pulsar_sink: Make, topic: str
 ) -> None:
     sink.send_block(block(1, 100, topic=topic))
     for again in (False, True):
@@ -223,7 +225,7 @@ def test_sequences_that_begin_anew_are_not_swallowed(
 
 
 def test_another_event_under_the_same_sequence_is_not_swallowed(
-    broker: Broker, sink: PulsarSink, pulsar_sink: Make, topic: str
+    broker: Broker, sink: Alone, pulsar_sink: Make, topic: str
 ) -> None:
     """A database that was restored to an older state, without a new history."""
     sink.send_block(block(1, 100, topic=topic))
@@ -260,7 +262,7 @@ def test_what_the_broker_remembers_of_an_emptied_topic(
 
 
 def test_a_block_recorded_by_a_relay_with_larger_blocks(
-    broker: Broker, sink: PulsarSink, topic: str
+    broker: Broker, sink: Alone, topic: str
 ) -> None:
     sink.max_block_events = 10
     sink.send_block(block(1, 8000, topic=topic))
@@ -275,7 +277,7 @@ def test_a_block_cut_elsewhere_would_be_doubled(
     first, second = pulsar_sink(batching=batching), pulsar_sink(batching=batching)
     first.preflight(topic, 1)
     first.send_block(block(1, 500, topic=topic))
-    monkeypatch.setattr(PulsarSink, "_held", lambda *_: 0)
+    monkeypatch.setattr(PulsarChannel, "_held", lambda *_: 0)
     second.send_block(block(301, 900, topic=topic, lease_epoch=2))
     doubled = [] if not batching else list(range(301, 501))
     found = stored(broker, first, topic)
@@ -283,7 +285,7 @@ def test_a_block_cut_elsewhere_would_be_doubled(
 
 
 def test_a_restored_log_goes_on_in_a_new_history(
-    broker: Broker, sink: PulsarSink, pulsar_sink: Make, topic: str
+    broker: Broker, sink: Alone, pulsar_sink: Make, topic: str
 ) -> None:
     sink.send_block(block(1, 100, topic=topic))
     restored = pulsar_sink()
@@ -293,14 +295,14 @@ def test_a_restored_log_goes_on_in_a_new_history(
         pulsar_sink().send_block(block(101, 110, topic=topic, lease_epoch=3))
 
 
-def test_two_relays_do_not_share_a_topic(sink: PulsarSink, pulsar_sink: Make, topic: str) -> None:
+def test_two_relays_do_not_share_a_topic(sink: Alone, pulsar_sink: Make, topic: str) -> None:
     sink.send_block(block(1, 10, topic=topic))
     with pytest.raises(SinkMisconfigured, match="by the relay to-the-sink"):
         pulsar_sink().send_block(block(11, 20, topic=topic, relay="another"))
 
 
 def test_messages_from_before_the_relay_are_left_alone(
-    broker: Broker, sink: PulsarSink, topic: str
+    broker: Broker, sink: Alone, topic: str
 ) -> None:
     client = pulsar.Client(broker.standalone.service_url, logger=quiet())
     client.create_producer(f"{sink.pulsar_topic(topic)}-partition-0").send(b"older")
@@ -358,7 +360,7 @@ def test_a_missing_namespace_or_tenant_says_what_makes_it(
     pulsar_sink(topic=f"persistent://public/{name}/{{topic}}").preflight(topic, 1)
 
 
-def assert_misconfigured(sink: PulsarSink, topic: str, partitions: int, says: str) -> None:
+def assert_misconfigured(sink: Alone, topic: str, partitions: int, says: str) -> None:
     """The preflight refuses, and says what to do."""
     with pytest.raises(SinkMisconfigured) as refused:
         sink.preflight(topic, partitions)

@@ -15,8 +15,9 @@ from ops.backfill.requests import RELAY, Window
 from ops.backfill.running import run_due
 from ops.backfill.workers import workers
 from ops.sinks.address import open_sink
-from ops.sinks.base import RelayBlock, Sink, SinkUnavailable
+from ops.sinks.base import Channel, RelayBlock, Sink, SinkUnavailable
 from tests.kit.backfill import filled, places, state_of
+from tests.kit.sinks import InFront
 from tests.kit.stream import STREAM
 from tests.relay.conftest import Broker
 
@@ -29,18 +30,15 @@ def test_an_answer_that_is_lost_doubles_nothing(
     """Out of the archive.  Guard: the next attempt sends the same block, which the broker knows."""
     lost: list[RelayBlock] = []
 
-    def forgetful(address: str, beside: str) -> Sink:
-        sink = open_sink(address, beside=beside)
-        send = sink.send_block
-
-        def send_block(block: RelayBlock) -> None:
-            send(block)
+    class Forgetful(InFront):
+        def send_block(self, channel: Channel, block: RelayBlock) -> None:
+            channel.send_block(block)
             if not lost:
                 lost.append(block)
                 raise SinkUnavailable("the answer was lost")
 
-        sink.send_block = send_block  # type: ignore[method-assign]
-        return sink
+    def forgetful(address: str, beside: str) -> Sink:
+        return Forgetful(open_sink(address, beside=beside))
 
     events = filled(connection, tmp_path, dropped=True)
     window = Window(from_sequence=5, to_sequence=40)

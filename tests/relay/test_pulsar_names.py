@@ -7,22 +7,22 @@ from collections.abc import Callable
 
 import pytest
 
-from ops.sinks import pulsar_channel
+from ops.sinks import pulsar_producer
 from ops.sinks.base import RelayBlock, SinkMisconfigured
-from ops.sinks.pulsar import PulsarSink
-from ops.sinks.pulsar_channel import TOPIC_PROPERTY, PulsarMessage, producer_name
+from ops.sinks.pulsar_producer import TOPIC_PROPERTY, PulsarMessage, producer_name
 from penstock.log.restores import Seen
 from penstock.records import Event
+from tests.kit.sinks import Alone
 from tests.relay.blocks import block, event
 from tests.relay.conftest import Broker
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 
-Make = Callable[..., PulsarSink]
+Make = Callable[..., Alone]
 RELAY = "to-the-sink"
 
 
-def _anew(make: Make, topic: str) -> PulsarSink:
+def _anew(make: Make, topic: str) -> Alone:
     """A hundred events of a topic, and fifty of another one that was made under its name."""
     first, second = make(), make()
     first.preflight(topic, 1)
@@ -48,7 +48,7 @@ def test_under_the_name_of_the_old_one_it_is(
     def by_address(block: RelayBlock) -> str:
         return f"penstock/{block.relay}/{block.topic}/{block.partition}/{block.history}"
 
-    monkeypatch.setattr(pulsar_channel, "producer_name", by_address)
+    monkeypatch.setattr(pulsar_producer, "producer_name", by_address)
     with pytest.raises(SinkMisconfigured):
         _anew(pulsar_sink, topic)
 

@@ -12,9 +12,9 @@ import pytest
 from ops.relay.block import Backoff
 from ops.relay.relay import Relay
 from ops.sinks.base import SinkMisconfigured
-from ops.sinks.pulsar import PulsarSink
 from penstock.log.histories import reconcile
 from penstock.subscriptions import stream
+from tests.kit.sinks import Alone
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, Difference, Stuck, chaos, compare
 from tests.relay.conftest import Broker
 
@@ -121,7 +121,7 @@ def test_the_textbook_relay_is_caught_by_one_kill(make_log: Make, broker: Broker
 
 
 def test_a_relay_does_not_start_where_deduplication_is_off(
-    make_log: Make, broker: Broker, pulsar_sink: Callable[..., PulsarSink]
+    make_log: Make, broker: Broker, pulsar_sink: Callable[..., Alone]
 ) -> None:
     log = make_log()
     log.publish(10)
@@ -136,7 +136,7 @@ def test_a_relay_does_not_start_where_deduplication_is_off(
 
 
 def test_a_subscription_that_was_moved_back_doubles_nothing(
-    make_log: Make, broker: Broker, pulsar_sink: Callable[..., PulsarSink]
+    make_log: Make, broker: Broker, pulsar_sink: Callable[..., Alone]
 ) -> None:
     log = make_log()
     log.publish(200)

@@ -16,10 +16,16 @@ import psycopg
 import pytest
 
 from ops.relay import relay as relay_module
-from ops.relay.block import Backoff, relay_once
+from ops.relay.block import Backoff
 from ops.relay.relay import Relay, relay_micro_batch
 from ops.sinks import open_sink
-from ops.sinks.base import EventRefused, RelayBlock, SinkMisconfigured, SinkUnavailable
+from ops.sinks.base import (
+    Channel,
+    EventRefused,
+    RelayBlock,
+    SinkMisconfigured,
+    SinkUnavailable,
+)
 from ops.sinks.jsonl import JsonlSink
 from penstock.errors import ConfigurationError, StaleLease
 from penstock.log.restores import Seen
@@ -29,6 +35,7 @@ from penstock.subscriptions import stream
 from penstock.subscriptions.dead_letters import dead_letters
 from penstock.subscriptions.stream import Membership
 from tests.kit.log import wait_until
+from tests.kit.sinks import InFront, relay_once
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, chaos, compare
 
 TOPIC = "bank/accounts"
@@ -92,15 +99,13 @@ def test_the_successor_sends_the_recorded_block(log: Chaos, where: str) -> None:
     assert_exact(log)
 
 
-class Scripted:
+class Scripted(InFront):
     """A sink that does what the test says, in front of a real one."""
 
-    name = "scripted"
-    max_block_events = 100
-    max_block_bytes = 1 << 20
-
     def __init__(self, sink: JsonlSink) -> None:
-        self.sink = sink
+        super().__init__(sink)
+        self.name = "scripted"
+        self.max_block_events = 100
         self.raises: list[Exception] = []
         self.unready: list[BaseException] = []
         self.unseen: list[BaseException] = []
@@ -113,13 +118,13 @@ class Scripted:
             raise self.unready.pop(0)
         self.sink.preflight(topic, partitions)
 
-    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
+    def seen(self, channel: Channel) -> Seen | None:
         """Raise what is next, else as the sink."""
         if self.unseen:
             raise self.unseen.pop(0)
-        return self.sink.seen(relay, topic, known_as, partition)
+        return channel.seen()
 
-    def send_block(self, block: RelayBlock) -> None:
+    def send_block(self, channel: Channel, block: RelayBlock) -> None:
         """Raise what is next, refuse what is poison, else as the sink."""
         self.blocks.append(block)
         if self.raises:
@@ -127,10 +132,7 @@ class Scripted:
         for event in block.events:
             if event.sequence in self.refuses:
                 raise EventRefused(event.sequence, "poison")
-        self.sink.send_block(block)
-
-    def close(self) -> None:
-        """As the sink."""
+        channel.send_block(block)
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ from ops.relay.block import Backoff
 from ops.relay.relay import Relay, RelayResult
 from ops.sinks.base import Sink
 from ops.sinks.jsonl import JsonlSink
-from ops.sinks.pulsar import PulsarSink
 from penstock import log
 from penstock.errors import LogBehind
 from penstock.log.histories import reconcile, restore_status
 from penstock.subscriptions import stream
 from tests.kit.log import drain, put, topic
+from tests.kit.sinks import Alone
 from tests.kit.storage import many
 from tests.relay.conftest import Broker
 from tests.support import PostgresServer
@@ -95,7 +95,7 @@ def _judge(copy: str, result: RelayResult, source: str, name: str = TOPIC) -> No
 
 
 def test_the_file_sink_is_ahead_of_the_log(database_url: str, clone: Clone, tmp_path: Path) -> None:
-    """Guards: Relay._compare, JsonlSink.seen."""
+    """Guards: Relay._compare, JsonlChannel.seen."""
     with closing(JsonlSink(tmp_path)) as sink:
         copy = _earlier_state(database_url, clone, sink)
         _judge(copy, _relay(copy, sink, 1), f'jsonl of the relay "{SUBSCRIPTION}"')
@@ -124,10 +124,10 @@ def test_pulsar_is_ahead_of_the_log(
     database_url: str,
     clone: Clone,
     broker: Broker,
-    pulsar_sink: Callable[..., PulsarSink],
+    pulsar_sink: Callable[..., Alone],
     topic: str,
 ) -> None:
-    """Guards: Relay._compare, PulsarSink.seen."""
+    """Guards: Relay._compare, PulsarChannel.seen."""
     sink = pulsar_sink()
     target = sink.pulsar_topic(topic)
     copy = _earlier_state(database_url, clone, sink, topic)
@@ -139,7 +139,7 @@ def test_pulsar_is_ahead_of_the_log(
 
 def test_what_a_file_sink_has_seen(tmp_path: Path) -> None:
     """The last whole line of the newest history; torn lines and strange names do not count."""
-    sink = JsonlSink(tmp_path / "out")
+    sink = Alone(JsonlSink(tmp_path / "out"))
     assert sink.seen("any", "a/b", TOPIC, 0) is None
     (tmp_path / "out").mkdir()
     path = sink.path(TOPIC, 0)
@@ -156,7 +156,7 @@ def test_what_a_file_sink_has_seen(tmp_path: Path) -> None:
     assert _seen(sink) == (3, 10)
 
 
-def _seen(sink: JsonlSink) -> Any:
+def _seen(sink: Alone) -> Any:
     found = sink.seen("any", "a/b", TOPIC, 0)
     assert found is not None
     return found.sequence, found.history

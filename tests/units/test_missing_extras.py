@@ -33,7 +33,7 @@ EXTRAS: dict[str, tuple[Callable[[], object], str]] = {
 def _without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """As if it were not installed: importing it, or a module that needs it, fails."""
     needs_it = {
-        "pulsar": ["ops.sinks.pulsar", "ops.sinks.pulsar_channel"],
+        "pulsar": ["ops.sinks.pulsar", "ops.sinks.pulsar_channel", "ops.sinks.pulsar_producer"],
         "pyarrow": ["penstock.archive.log_reader"],
     }
     for name in list(sys.modules):

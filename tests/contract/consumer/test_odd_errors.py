@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ops.relay.block import Backoff, relay_once
-from ops.sinks.base import RelayBlock
+from ops.relay.block import Backoff
+from ops.sinks.base import Channel, RelayBlock
 from ops.sinks.jsonl import JsonlSink
 from penstock.consumer.handlers.executors import Executor
 from penstock.consumer.handlers.failures import HandlerFailed
@@ -22,6 +22,7 @@ from tests.contract.kit import kill
 from tests.contract.poison_kit import letters_of, new_consumer
 from tests.kit.log import wait_until
 from tests.kit.queue import QUEUE, filled as filled_queue, rows
+from tests.kit.sinks import InFront, relay_once
 from tests.kit.stream import (
     SUBSCRIPTION,
     filled,
@@ -226,25 +227,18 @@ def test_a_task_that_the_application_cancels_before_it_began_comes_again(
     assert (handled, stored(own), letters_of(own)) == ([1], 1, [])
 
 
-class _Sink:
+class _Sink(InFront):
     """Raises what the test says, then writes."""
 
-    name = "odd"
-    max_block_events = 4
-    max_block_bytes = 1 << 20
-
     def __init__(self, folder: Path, *errors: type[BaseException]) -> None:
+        super().__init__(JsonlSink(str(folder)))
         self._errors = list(errors)
-        self._sink = JsonlSink(str(folder))
-        self.preflight = self._sink.preflight
-        self.seen = self._sink.seen
-        self.close = self._sink.close
 
-    def send_block(self, block: RelayBlock) -> None:
+    def send_block(self, channel: Channel, block: RelayBlock) -> None:
         """The next error, or the block."""
         if self._errors:
             raise self._errors.pop(0)
-        self._sink.send_block(block)
+        channel.send_block(block)
 
 
 def test_whatever_a_sink_raises_is_a_failed_attempt(db: ContractDatabase, tmp_path: Path) -> None:
@@ -253,7 +247,7 @@ def test_whatever_a_sink_raises_is_a_failed_attempt(db: ContractDatabase, tmp_pa
     filled(own, events=3)
     member, lease = member_with_lease(own, "relay")
     odd = (Panic, Silent, Worse, asyncio.CancelledError)
-    sink: Any = _Sink(tmp_path, *odd)
+    sink = _Sink(tmp_path, *odd)
     sink.preflight(lease.topic, 1)
     quick = Backoff(base_seconds=0.001, max_seconds=0.001)
     for kind in odd:

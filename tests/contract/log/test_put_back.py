@@ -16,7 +16,7 @@ import pytest
 from ops.relay import block as relay_block
 from ops.relay.pauses import Pauses
 from ops.relay.relay import Relay
-from ops.sinks.base import RelayBlock
+from ops.sinks.base import Channel, RelayBlock
 from penstock.consumer.stream.committing import Committer
 from penstock.consumer.stream.consumer import Consumer
 from penstock.errors import LogBehind
@@ -60,9 +60,9 @@ class Interrupted(Scripted):
 
     meanwhile: Callable[[], object] | None = None
 
-    def send_block(self, block: RelayBlock) -> None:
+    def send_block(self, channel: Channel, block: RelayBlock) -> None:
         """Store it first."""
-        super().send_block(block)
+        super().send_block(channel, block)
         happens, self.meanwhile = self.meanwhile, None
         if happens is not None:
             happens()

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from ops.relay.block import relay_once
 from ops.seal import seal
 from penstock import database, subscriptions
 from penstock.archive.targets import Target
@@ -28,6 +27,7 @@ from tests.kit.cleaning import clean_unread
 from tests.kit.copies import copy_all
 from tests.kit.log import topic
 from tests.kit.queue import pass_time
+from tests.kit.sinks import relay_once
 from tests.kit.stream import STREAM, SUBSCRIPTION, member_with_lease, slow_leases, stored
 
 DAY = 86_400.0

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from ops.relay.block import Backoff, relay_once
+from ops.relay.block import Backoff
 from ops.relay.relay import Relay
-from ops.sinks.base import EventRefused, RelayBlock, SinkUnavailable
+from ops.sinks.base import Channel, EventRefused, RelayBlock, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
 from penstock import database
 from penstock.errors import BelowLowSequence, StaleLease
-from penstock.log.restores import Seen
 from penstock.records import Lease
 from penstock.subscriptions import stream
 from penstock.subscriptions.dead_letters import dead_letters
@@ -26,6 +25,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.log import wait_until
+from tests.kit.sinks import InFront, relay_once
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, holders, member_with_lease, more, stored
 
 FAST = Backoff(base_seconds=0.01, max_seconds=0.05)
@@ -36,28 +36,19 @@ EVERY_BLOCK_ANEW: Guard = {
 }
 
 
-class Scripted:
+class Scripted(InFront):
     """A sink that does what the test says, in front of a real one."""
 
-    name = "scripted"
-    max_block_events = 4
-    max_block_bytes = 1 << 20
-
     def __init__(self, folder: Path) -> None:
-        self.sink = JsonlSink(str(folder))
+        self.files = JsonlSink(str(folder))
+        super().__init__(self.files)
+        self.name = "scripted"
+        self.max_block_events = 4
         self.raises: list[Exception] = []
         self.refuses: set[int] = set()
         self.blocks: list[RelayBlock] = []
 
-    def preflight(self, topic: str, partitions: int) -> None:
-        """As the sink."""
-        self.sink.preflight(topic, partitions)
-
-    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
-        """As the sink."""
-        return self.sink.seen(relay, topic, known_as, partition)
-
-    def send_block(self, block: RelayBlock) -> None:
+    def send_block(self, channel: Channel, block: RelayBlock) -> None:
         """Raise what is next, refuse what is poison, else as the sink."""
         self.blocks.append(block)
         if self.raises:
@@ -65,15 +56,11 @@ class Scripted:
         for event in block.events:
             if event.sequence in self.refuses:
                 raise EventRefused(event.sequence, "poison")
-        self.sink.send_block(block)
-
-    def close(self) -> None:
-        """As the sink."""
-        self.sink.close()
+        channel.send_block(block)
 
     def written(self, partition: int = 0) -> list[tuple[int, int]]:
         """Sequence and number of every event, in the order of the file."""
-        files = self.sink.directory.glob(f"*.{partition}.jsonl")
+        files = self.files.directory.glob(f"*.{partition}.jsonl")
         lines = [line for file in files for line in file.read_bytes().splitlines()]
         found = [json.loads(line) for line in lines]
         return [(int(f["sequence"]), int(base64.b64decode(f["data_base64"]))) for f in found]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ops.relay.block import relay_once
 from ops.relay.relay import Relay, relay_micro_batch
 from ops.seal import seal
 from penstock import database
@@ -22,6 +21,7 @@ from tests.contract.ops.test_relay import FAST, Scripted
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.copies import copy_all, drop
 from tests.kit.log import part
+from tests.kit.sinks import relay_once
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease, more
 
 #: A block of what the database has, or of what is not there yet, can be opened as a cold one.

@@ -14,7 +14,7 @@ import pytest
 
 from ops.relay.block import Backoff
 from ops.relay.relay import Relay
-from ops.sinks.base import RelayBlock
+from ops.sinks.base import Channel, RelayBlock
 from ops.sinks.jsonl import JsonlSink
 from penstock.errors import TopicNotFound
 from penstock.leases.database_keeper import LeaseKeeper
@@ -25,6 +25,7 @@ from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.log import drain, known_as, put, topic
+from tests.kit.sinks import InFront
 from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
@@ -56,20 +57,18 @@ class Killed(KeyboardInterrupt):
     """The process is gone.  All else that a sink raises is a failed attempt."""
 
 
-class Dying(JsonlSink):
+class Files(JsonlSink):
+    """Small blocks, all of one size."""
+
+    max_block_events = 10
+
+
+class Dying(InFront):
     """Its process dies when a block is stored, before anybody has heard of it."""
 
-    max_block_events = 10
-
-    def send_block(self, block: RelayBlock) -> None:
-        super().send_block(block)
+    def send_block(self, channel: Channel, block: RelayBlock) -> None:
+        channel.send_block(block)
         raise Killed
-
-
-class Files(JsonlSink):
-    """Blocks of the same size, by a relay that lives."""
-
-    max_block_events = 10
 
 
 def relayed(db: ContractDatabase, folder: Path, seconds: float = 20) -> tuple[int, str]:
@@ -81,7 +80,7 @@ def relayed(db: ContractDatabase, folder: Path, seconds: float = 20) -> tuple[in
 
 def killed(db: ContractDatabase, folder: Path) -> None:
     """A relay has sent ten events and is gone before it could commit them."""
-    with pytest.raises(Killed), closing(Dying(folder)) as sink:
+    with pytest.raises(Killed), closing(Dying(Files(folder))) as sink:
         Relay(db.url, SUBSCRIPTION, sink, consumer_id="dead", backoff=FAST).run_for(20)
     end_lease(db, "dead")
 

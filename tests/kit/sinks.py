@@ -1,0 +1,121 @@
+"""Sinks for tests: one in front of another, and one that is used without a relay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ops.relay import block as blocks
+from ops.relay.block import Backoff, BlockResult
+from ops.relay.channels import Channels
+from ops.sinks.base import Channel, RelayBlock, Sink, SinkLease
+from penstock.log.restores import Seen
+from penstock.records import Lease
+from penstock.subscriptions.stream import Membership
+
+
+class InFront:
+    """A sink in front of another one.  What it does with a channel's calls is overridden."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.name = sink.name
+        self.max_block_events = sink.max_block_events
+        self.max_block_bytes = sink.max_block_bytes
+
+    def preflight(self, topic: str, partitions: int) -> None:
+        """As the sink."""
+        self.sink.preflight(topic, partitions)
+
+    def open(self, lease: SinkLease) -> Channel:
+        """A channel that asks this sink."""
+        return _InFront(self, self.sink.open(lease))
+
+    def seen(self, channel: Channel) -> Seen | None:
+        """As the sink."""
+        return channel.seen()
+
+    def send_block(self, channel: Channel, block: RelayBlock) -> None:
+        """As the sink."""
+        channel.send_block(block)
+
+    def close(self) -> None:
+        """As the sink."""
+        self.sink.close()
+
+
+class _InFront:
+    def __init__(self, front: InFront, channel: Channel) -> None:
+        self._front = front
+        self._channel = channel
+
+    def seen(self) -> Seen | None:
+        return self._front.seen(self._channel)
+
+    def send_block(self, block: RelayBlock) -> None:
+        self._front.send_block(self._channel, block)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class Alone:
+    """A sink without a relay: each block goes to the channel of its lease.
+
+    As a relay does, it closes a channel after an error. What it does not have itself, the sink has.
+    """
+
+    def __init__(self, sink: Any) -> None:
+        self.sink = sink
+        self.max_block_events = sink.max_block_events
+        self._channels: dict[SinkLease, Channel] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sink, name)
+
+    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
+        """What a channel of this partition has seen."""
+        channel: Channel = self.sink.open(SinkLease(relay, topic, known_as, partition, 1, 1))
+        try:
+            return channel.seen()
+        finally:
+            channel.close()
+
+    def send_block(self, block: RelayBlock) -> None:
+        """Send it."""
+        lease = SinkLease(
+            block.relay,
+            block.topic,
+            block.known_as,
+            block.partition,
+            block.history,
+            block.lease_epoch,
+        )
+        if lease not in self._channels:
+            self._channels[lease] = self.sink.open(lease)
+        try:
+            self._channels[lease].send_block(block)
+        except BaseException:
+            self._channels.pop(lease).close()
+            raise
+
+    def close(self) -> None:
+        """Close the channels and the sink."""
+        while self._channels:
+            self._channels.popitem()[1].close()
+        self.sink.close()
+
+
+def relay_once(
+    connection: Any,
+    member: Membership,
+    lease: Lease,
+    sink: Sink,
+    backoff: Backoff = blocks.DEFAULT_BACKOFF,
+    **options: Any,
+) -> BlockResult | None:
+    """One attempt at a block, over a channel of its own."""
+    channels = Channels(sink, member.subscription)
+    try:
+        return blocks.relay_once(connection, member, lease, channels, backoff, **options)
+    finally:
+        channels.close()
