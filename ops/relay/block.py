@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ops.sinks.base import EventRefused, RelayBlock, Sink, SinkUnavailable
-from penstock import database
+from ops.sinks.base import EventRefused, RelayBlock, Sink, SinkPaused, SinkUnavailable
+from penstock import database, subscriptions
 from penstock.database import sessions
 from penstock.errors import BelowLowSequence, LogBehind, PenstockError, error_text, is_interruption
 from penstock.publishing.rows import MAX_ATTEMPTS
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.database import Connection
 
 log = logging.getLogger(__name__)
+
+_REASON = 1_000  # characters that the reason of a pause may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,9 @@ class _Work:
             base_seconds=backoff.base_seconds,
             max_seconds=backoff.max_seconds,
         )
+        if isinstance(error, SinkPaused):
+            reason = f"the sink asked for it: {error.message}"
+            subscriptions.pause(self.connection, self.member.subscription, reason[:_REASON])
         told = error.retry_after if isinstance(error, SinkUnavailable) else None
         return float(rows[0][0]) if told is None else told
 

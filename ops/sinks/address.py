@@ -7,7 +7,6 @@ value such a function.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -27,9 +26,10 @@ Factory = Callable[..., Sink]
 
 @dataclass(frozen=True, slots=True)
 class _BuiltIn:
-    """A sink of this platform.  Its module is imported when an address asks for it."""
+    """A sink of this platform."""
 
-    module: str
+    #: Imports its module, and returns the function that opens it.
+    load: Callable[[], Factory]
     #: How its address is written, for hints.
     form: str
     #: The variables from which its login comes.
@@ -41,17 +41,28 @@ class _BuiltIn:
     def factory(self) -> Factory:
         """The function that opens it; MissingExtra names the package that is missing."""
         try:
-            found: Factory = importlib.import_module(self.module).open_sink
+            return self.load()
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0].removeprefix("_")
             if not self.package or missing != self.package:
                 raise
             raise MissingExtra.of(self.package, self.install) from error
-        return found
+
+
+def _jsonl() -> Factory:
+    from ops.sinks.jsonl import open_sink as found
+
+    return found
+
+
+def _pulsar() -> Factory:
+    from ops.sinks.pulsar import open_sink as found
+
+    return found
 
 
 _PULSAR = _BuiltIn(
-    "ops.sinks.pulsar",
+    _pulsar,
     "pulsar://host:6650/tenant/namespace?admin=http://host:8080[&batching=false][&create=true]",
     ("PENSTOCK_PULSAR_TOKEN",),
     "pulsar",
@@ -59,7 +70,7 @@ _PULSAR = _BuiltIn(
 )
 #: The sinks by the schemes of their addresses.
 BUILT_IN: dict[str, _BuiltIn] = {
-    "jsonl": _BuiltIn("ops.sinks.jsonl", "jsonl:///directory"),
+    "jsonl": _BuiltIn(_jsonl, "jsonl:///directory"),
     "pulsar": _PULSAR,
     "pulsar+ssl": _PULSAR,
 }

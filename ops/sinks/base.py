@@ -29,7 +29,7 @@ class SinkUnavailable(SinkError):
         self.retry_after = retry_after
 
 
-class SinkPaused(SinkUnavailable):
+class SinkPaused(SinkError):
     """The sink asks for a pause until a person resumes the relay: its subscription is paused."""
 
 

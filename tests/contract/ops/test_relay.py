@@ -12,13 +12,14 @@ import pytest
 
 from ops.relay.block import Backoff
 from ops.relay.relay import Relay
-from ops.sinks.base import Channel, EventRefused, RelayBlock, SinkUnavailable
+from ops.sinks.base import Channel, EventRefused, RelayBlock, SinkPaused, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
 from penstock import database
 from penstock.errors import BelowLowSequence, StaleLease
 from penstock.records import Lease
 from penstock.subscriptions import stream
 from penstock.subscriptions.dead_letters import dead_letters
+from penstock.subscriptions.overview import describe_subscription
 from penstock.subscriptions.stream import Membership
 from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
@@ -192,6 +193,22 @@ def test_the_backoff_grows_and_is_bounded(db: ContractDatabase, sink: Scripted) 
         assert min(2.0**attempt, 20) / 2 <= result.retry_after <= min(2.0**attempt, 20)
     assert {(block.first_sequence, block.last_sequence) for block in sink.blocks} == {(1, 4)}
     assert stored(own) == 0
+
+
+def test_a_sink_says_when_to_come_again_and_asks_for_a_pause(
+    db: ContractDatabase, sink: Scripted
+) -> None:
+    """Guards: retry_after instead of the backoff; SinkPaused pauses the subscription."""
+    own = db.connect()
+    filled(own)
+    member, lease = member_with_lease(own, "a")
+    sink.raises = [SinkUnavailable("busy", retry_after=77.5), SinkPaused("gone\n" + "x" * 2_000)]
+    first = relay_once(own, member, lease, sink, FAST)
+    assert first is not None and first.retry_after == 77.5
+    relay_once(own, member, lease, sink, FAST)
+    found = describe_subscription(own, SUBSCRIPTION)
+    assert found.paused_at is not None
+    assert (found.paused_reason or "").startswith("the sink asked for it: gone")
 
 
 def test_a_relay_carries_everything_once_and_in_order(db: ContractDatabase, sink: Scripted) -> None:
