@@ -61,6 +61,12 @@ def _pulsar() -> Factory:
     return found
 
 
+def _kafka() -> Factory:
+    from ops.sinks.kafka import open_sink as found
+
+    return found
+
+
 _PULSAR = _BuiltIn(
     _pulsar,
     "pulsar://host:6650/tenant/namespace?admin=http://host:8080[&batching=false][&create=true]",
@@ -68,11 +74,21 @@ _PULSAR = _BuiltIn(
     "pulsar",
     "pulsar-client",
 )
+_KAFKA = _BuiltIn(
+    _kafka,
+    "kafka://host:9092[,host:9092]/prefix[?create=true][&exactly=false][&mechanism=SCRAM-SHA-512]"
+    "[&settings=FILE]",
+    ("PENSTOCK_KAFKA_USERNAME", "PENSTOCK_KAFKA_PASSWORD", "PENSTOCK_KAFKA_TOKEN"),
+    "confluent_kafka",
+    "confluent-kafka",
+)
 #: The sinks by the schemes of their addresses.
 BUILT_IN: dict[str, _BuiltIn] = {
     "jsonl": _BuiltIn(_jsonl, "jsonl:///directory"),
     "pulsar": _PULSAR,
     "pulsar+ssl": _PULSAR,
+    "kafka": _KAFKA,
+    "kafka+ssl": _KAFKA,
 }
 
 #: An option of such a name, also one of the admin interface's own address, would hold a secret.

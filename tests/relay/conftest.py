@@ -14,8 +14,10 @@ import pytest
 
 from ops.sinks.pulsar import PulsarSink
 from tests.kit.sinks import Alone
+from tests.relay.kafka import KafkaBroker
 from tests.support import missing
 from tools.pulsar import PulsarStandalone, PulsarUnavailable
+from tools.servers import KafkaServer
 
 _numbers = itertools.count(1)
 
@@ -88,6 +90,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield Broker(standalone)
     finally:
         standalone.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(kafka_server: KafkaServer) -> KafkaBroker:
+    """The Kafka of this test process."""
+    return KafkaBroker(kafka_server)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ EXTRAS: dict[str, tuple[Callable[[], object], str]] = {
     "etcd3gw": (lambda: etcd._client("etcd://h"), "etcd3gw"),
     "fastavro": (lambda: avro_schema("{}"), "fastavro"),
     "pyarrow": (lambda: archive.read, "pyarrow"),
+    "confluent_kafka": (lambda: open_sink("kafka://h:1"), "confluent-kafka"),
     "pulsar": (
         lambda: open_sink("pulsar://h:1/public/default?admin=http://h:1"),
         "pulsar-client",
@@ -33,6 +34,7 @@ EXTRAS: dict[str, tuple[Callable[[], object], str]] = {
 def _without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """As if it were not installed: importing it, or a module that needs it, fails."""
     needs_it = {
+        "confluent_kafka": [each for each in sys.modules if each.startswith("ops.sinks.kafka")],
         "pulsar": ["ops.sinks.pulsar", "ops.sinks.pulsar_channel", "ops.sinks.pulsar_producer"],
         "pyarrow": ["penstock.archive.log_reader"],
     }

@@ -1,0 +1,129 @@
+"""The producer of one Kafka partition, for one lease: it fences the one before.
+
+Its transactional id names relay, topic (under its permanent name) and partition, and neither a
+history nor a process, so whoever opens it next ends what an older one has left open, and what that
+one sends later is refused. It is thrown away after any error: the client does not number its
+transactions on the broker (KIP-890), so the late end of one could end the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from ops.sinks.base import SinkLease, SinkMisconfigured, SinkUnavailable
+from ops.sinks.kafka_client import KafkaClient
+from penstock.records import Event
+
+#: An open transaction of a dead relay holds back readers of what is committed for as long, or until
+#: its successor comes. The client wants to have delivered by then.
+TRANSACTION_SECONDS = 30
+
+#: An event and its headers as Kafka takes them.
+Record = tuple[Event, list[tuple[str, bytes]]]
+
+_SLICE_SECONDS = 0.25
+# A transaction that begins right after a commit meets the end of the one before, and the client
+# then waits for a fixed 20 ms.
+_SETTLE_SECONDS = 0.002
+_SMALLEST, _LARGEST = 1_000, 1_000_000_000
+_BATCH_BYTES = 1_000_000
+
+
+class KafkaProducer:
+    """The only writer of a partition; without transactions, one of its writers."""
+
+    def __init__(self, kafka: KafkaClient, lease: SinkLease, max_bytes: int) -> None:
+        self._kafka = kafka
+        self._exactly = kafka.settings.exactly
+        self._refused: KafkaError | None = None
+        self._committed_at = 0.0
+        name = f"{lease.relay}/{lease.known_as}/{lease.partition}"
+        own = _transactional(name) if self._exactly else {"enable.idempotence": True}
+        limit = min(max(max_bytes, _SMALLEST), _LARGEST)
+        with kafka.translated(f"the producer of {name}"):
+            self._producer: Any = Producer(
+                kafka.config(
+                    {
+                        "acks": "all",
+                        "compression.type": "lz4",
+                        "delivery.timeout.ms": TRANSACTION_SECONDS * 1000,
+                        "message.max.bytes": limit,
+                        "batch.size": min(limit, _BATCH_BYTES),
+                        # Room for every possible block: a full queue would refuse single records.
+                        "queue.buffering.max.messages": 0,
+                        "delivery.report.only.error": True,
+                        "on_delivery": self._reported,
+                        **own,
+                    }
+                )
+            )
+            if self._exactly:
+                # Connected first: without a connection the client asks again only after 0.5 s.
+                self._producer.list_topics(kafka.settings.topic(lease.topic), TRANSACTION_SECONDS)
+                self._producer.init_transactions(TRANSACTION_SECONDS)
+
+    def send(self, topic: str, partition: int, records: Sequence[Record]) -> None:
+        """Send the records, all or none; without transactions, in order up to an error."""
+        with self._kafka.translated(f"sending to {topic} partition {partition}"):
+            if self._exactly:
+                self._settle()
+                self._producer.begin_transaction()
+            for event, headers in records:
+                self._producer.produce(
+                    topic,
+                    event.payload,
+                    key=event.key or None,
+                    partition=partition,
+                    timestamp=max(1, int(event.created_at.timestamp() * 1000)),
+                    headers=headers,
+                )
+            self._deliver(topic)
+            if self._exactly:
+                self._producer.commit_transaction(TRANSACTION_SECONDS)
+                self._committed_at = time.monotonic()
+
+    def close(self) -> None:
+        """What waits in it is not sent later, and what was sent is not committed."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaException):
+                producer.purge(blocking=False)
+
+    def _settle(self) -> None:
+        left = self._committed_at + _SETTLE_SECONDS - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+
+    def _deliver(self, topic: str) -> None:
+        """Wait until the brokers have all of it, or have refused some of it."""
+        deadline = time.monotonic() + TRANSACTION_SECONDS
+        while self._producer.flush(_SLICE_SECONDS) and self._refused is None:
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(
+                    f"Kafka did not confirm the events within {TRANSACTION_SECONDS} s"
+                )
+        if self._refused is None:
+            return
+        if self._refused.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            raise SinkMisconfigured(
+                f"the Kafka topic {topic} takes less than its max.message.bytes seemed to say",
+                hint="restart the relay if the setting was changed, and give its login the right "
+                "DESCRIBE_CONFIGS on the topic",
+            )
+        raise self._kafka.error(self._refused, f"sending to {topic}")
+
+    def _reported(self, error: KafkaError | None, _: object) -> None:
+        if error is not None and self._refused is None:
+            self._refused = error
+
+
+def _transactional(name: str) -> dict[str, Any]:
+    return {
+        "transactional.id": f"penstock/{name}",
+        "transaction.timeout.ms": TRANSACTION_SECONDS * 1000,
+    }
