@@ -55,6 +55,12 @@ def _jsonl() -> Factory:
     return found
 
 
+def _webhook() -> Factory:
+    from ops.sinks.webhook import open_sink as found
+
+    return found
+
+
 def _pulsar() -> Factory:
     from ops.sinks.pulsar import open_sink as found
 
@@ -67,6 +73,11 @@ def _kafka() -> Factory:
     return found
 
 
+_WEBHOOK = _BuiltIn(
+    _webhook,
+    "webhook+https://host/path[#batch=100&concurrency=8&login=NAME]",
+    ("PENSTOCK_WEBHOOK_SECRET", "PENSTOCK_WEBHOOK_TOKEN"),
+)
 _PULSAR = _BuiltIn(
     _pulsar,
     "pulsar://host:6650/tenant/namespace?admin=http://host:8080[&batching=false][&create=true]",
@@ -89,6 +100,8 @@ BUILT_IN: dict[str, _BuiltIn] = {
     "pulsar+ssl": _PULSAR,
     "kafka": _KAFKA,
     "kafka+ssl": _KAFKA,
+    "webhook+http": _WEBHOOK,
+    "webhook+https": _WEBHOOK,
 }
 
 #: An option of such a name, also one of the admin interface's own address, would hold a secret.
@@ -103,7 +116,12 @@ def open_sink(address: str, *, environ: Mapping[str, str] | None = None, beside:
     for example, or topics whose names end with it.
     """
     require_no_secret(address, "the sink's address")
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:  # a bracket without its other half
+        raise ConfigurationError(
+            "the sink's address cannot be read", hint="an IPv6 address stands in brackets"
+        ) from error
     known = BUILT_IN.get(parts.scheme)
     factory = _found(parts) if known is None else known.factory()
     try:
@@ -143,7 +161,7 @@ def configured_sink(
 
 def absolute_address(address: str) -> str:
     """The address, checked, that leads to the same sink from every folder."""
-    open_sink(address).close()
+    configured_sink(address).close()
     parts = urlsplit(address)
     if parts.scheme != "jsonl":
         return address

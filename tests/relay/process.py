@@ -16,7 +16,7 @@ import threading
 
 from ops.relay.block import Backoff
 from ops.relay.relay import Relay
-from ops.sinks import open_sink
+from ops.sinks.address import configured_sink
 from ops.sinks.base import Channel, RelayBlock, Sink
 from ops.sinks.pulsar_channel import PulsarChannel
 from tests.kit.sinks import InFront
@@ -64,7 +64,7 @@ def main() -> None:
         os._exit(0)
     if given.blind:
         PulsarChannel._held = lambda *_: 0  # type: ignore[method-assign]
-    sink = open_sink(given.sink)
+    sink = configured_sink(given.sink)
     if given.block_events:
         sink.max_block_events = given.block_events
     if given.crash:
