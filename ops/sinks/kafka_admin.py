@@ -67,7 +67,7 @@ class KafkaAdmin:
                 self._offset(place, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED),
                 self._offset(place, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
             ]
-            end, settled, first = (each.result(ANSWER_SECONDS).offset for each in asked)
+            end, settled, first = (self._answer(each).offset for each in asked)
         return int(first), int(end), int(settled)
 
     def _offset(self, place: TopicPartition, which: Any, isolation: Any) -> Any:
@@ -78,15 +78,12 @@ class KafkaAdmin:
 
     def _describe(self, name: str) -> Any:
         try:
-            return (
-                self._client()
-                .describe_topics(
-                    TopicCollection([name]),
-                    include_authorized_operations=True,
-                    request_timeout=ANSWER_SECONDS,
-                )[name]
-                .result(ANSWER_SECONDS)
+            asked = self._client().describe_topics(
+                TopicCollection([name]),
+                include_authorized_operations=True,
+                request_timeout=ANSWER_SECONDS,
             )
+            return self._answer(asked[name])
         except KafkaException as error:
             if error.args[0].code() in _MISSING:
                 return None
@@ -95,8 +92,8 @@ class KafkaAdmin:
     def _create(self, name: str, partitions: int) -> None:
         wanted = NewTopic(name, num_partitions=partitions, replication_factor=-1)
         try:
-            self._client().create_topics([wanted], operation_timeout=ANSWER_SECONDS)[name].result(
-                ANSWER_SECONDS
+            self._answer(
+                self._client().create_topics([wanted], operation_timeout=ANSWER_SECONDS)[name]
             )
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -115,10 +112,8 @@ class KafkaAdmin:
     def _limits(self, name: str, replicas: int) -> KafkaTopic:
         asked = ConfigResource(ConfigResource.Type.TOPIC, name)
         try:
-            values = (
-                self._client()
-                .describe_configs([asked], request_timeout=ANSWER_SECONDS)[asked]
-                .result(ANSWER_SECONDS)
+            values: Any = self._answer(
+                self._client().describe_configs([asked], request_timeout=ANSWER_SECONDS)[asked]
             )
         except KafkaException as error:
             if error.args[0].code() != _FORBIDDEN:
@@ -136,6 +131,9 @@ class KafkaAdmin:
         if compacted:
             log.warning("the Kafka topic %s is compacted: of each key the last event stays", name)
         return KafkaTopic(int(values["max.message.bytes"].value), compacted)
+
+    def _answer(self, asked: Any) -> Any:
+        return self._kafka.answer(asked, self._client())
 
     def _client(self) -> AdminClient:
         with self._lock:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -15,6 +16,10 @@ from ops.sinks.kafka_settings import KafkaSettings
 #: How long a single answer of a broker may take.
 ANSWER_SECONDS = 15
 _TOKEN_SECONDS = 3600
+_POLL_SECONDS = 0.01
+_SLICE_SECONDS = 0.25
+
+T = TypeVar("T")
 
 _LOGIN = frozenset(
     {
@@ -84,13 +89,38 @@ class KafkaClient:
         }
 
     @contextmanager
-    def translated(self, doing: str) -> Iterator[None]:
+    def translated(self, doing: str, client: Any = None) -> Iterator[None]:
         """Whatever the client raises in the block becomes an error of sinks, without secrets."""
         self._login_failed = None
         try:
             yield
         except KafkaException as error:
+            with suppress(KafkaException):
+                if client is not None:
+                    client.poll(0)  # what it reports beside its calls
             raise self.error(error.args[0], doing) from None
+
+    def answer(self, asked: Future[T], client: Any) -> T:
+        """The answer to a call of the admin interface.  A login that fails ends the wait."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while not asked.done() and self._login_failed is None and time.monotonic() < deadline:
+            client.poll(_POLL_SECONDS)
+        if not asked.done():
+            raise KafkaException(self._login_failed or KafkaError(KafkaError._TIMED_OUT))
+        return asked.result()
+
+    def connect(self, client: Any, topic: str) -> None:
+        """Wait for a connection.  A login that fails ends the wait."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                client.list_topics(topic, _SLICE_SECONDS)
+            except KafkaException:
+                client.poll(0)
+                if self._login_failed is not None or time.monotonic() > deadline:
+                    raise
+            else:
+                return
 
     def error(self, error: KafkaError, doing: str) -> SinkUnavailable | SinkMisconfigured:
         """An error of the client as one of sinks."""

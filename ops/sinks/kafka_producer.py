@@ -30,6 +30,7 @@ _SLICE_SECONDS = 0.25
 # A transaction that begins right after a commit meets the end of the one before, and the client
 # then waits for a fixed 20 ms.
 _SETTLE_SECONDS = 0.002
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _SMALLEST, _LARGEST = 1_000, 1_000_000_000
 _BATCH_BYTES = 1_000_000
 
@@ -62,14 +63,16 @@ class KafkaProducer:
                     }
                 )
             )
-            if self._exactly:
+        if self._exactly:
+            with kafka.translated(f"taking over {name}", self._producer):
                 # Connected first: without a connection the client asks again only after 0.5 s.
-                self._producer.list_topics(kafka.settings.topic(lease.topic), TRANSACTION_SECONDS)
+                kafka.connect(self._producer, kafka.settings.topic(lease.topic))
                 self._producer.init_transactions(TRANSACTION_SECONDS)
 
     def send(self, topic: str, partition: int, records: Sequence[Record]) -> None:
         """Send the records, all or none; without transactions, in order up to an error."""
-        with self._kafka.translated(f"sending to {topic} partition {partition}"):
+        doing = f"sending to {topic} partition {partition}"
+        with self._kafka.translated(doing, self._producer):
             if self._exactly:
                 self._settle()
                 self._producer.begin_transaction()
@@ -118,7 +121,8 @@ class KafkaProducer:
         raise self._kafka.error(self._refused, f"sending to {topic}")
 
     def _reported(self, error: KafkaError | None, _: object) -> None:
-        if error is not None and self._refused is None:
+        # What was purged was waiting when the transaction failed; its commit says why.
+        if error is not None and error.code() not in _PURGED and self._refused is None:
             self._refused = error
 
 

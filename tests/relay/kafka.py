@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,9 @@ from confluent_kafka.admin import (
 
 from ops.sinks.base import RelayBlock, SinkLease
 from ops.sinks.kafka import KafkaSink, open_sink
+from ops.sinks.kafka_admin import KafkaAdmin
+from ops.sinks.kafka_client import KafkaClient
+from ops.sinks.kafka_settings import KafkaSettings
 from tools.servers import KafkaServer
 
 SECONDS = 30
@@ -61,12 +65,15 @@ class KafkaBroker:
             {
                 "bootstrap.servers": self.server.url(),
                 "group.id": "unused",
+                "log_level": 0,
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 5,
             }
         )
+        if committed:
+            self.settle(topic, partition)
         reader.assign([TopicPartition(topic, partition, 0)])
         found: list[Message] = []
         try:
@@ -80,6 +87,16 @@ class KafkaBroker:
                         return found
         finally:
             reader.close()
+
+    def settle(self, topic: str, partition: int = 0) -> None:
+        """Wait for the ends of committed transactions: their marks come after the answer."""
+        admin = KafkaAdmin(KafkaClient(KafkaSettings(self.server.url())))
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            _, end, settled = admin.ends(topic, partition)
+            if settled == end:
+                return
+        raise AssertionError(f"a transaction is open in {topic} partition {partition}")
 
     def sequences(self, topic: str, partition: int = 0, *, committed: bool = True) -> list[int]:
         """The sequences of a partition, in the order in which they lie there."""
