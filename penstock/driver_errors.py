@@ -85,6 +85,8 @@ MYSQL_ERRNO = 31_000
 _MYSQL_ERRNOS = range(MYSQL_ERRNO, MYSQL_ERRNO + 1_000)
 _MYSQL_MODULES = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
 _MYSQL_UNDEFINED = frozenset({1046, 1049, 1146, 1305, 1630})  # database, table, procedure
+#: A procedure that is not there, and one on which the login has no right (yet).
+_MYSQL_NO_PROCEDURE = frozenset({1305, 1370})
 _MYSQL_DISK_FULL = frozenset({1021, 1114})
 _MARIADB_SNAPSHOT_TOO_OLD = 1020  # innodb_snapshot_isolation
 
@@ -155,6 +157,12 @@ def from_database(error: BaseException, schema: str = DEFAULT_SCHEMA) -> Penstoc
             hint="roll back and begin the transaction again, or use READ COMMITTED",
         )
     return None
+
+
+def lacks_procedure(error: BaseException) -> bool:
+    """Whether a typed error stands for a missing procedure of MySQL's, or a missing right on it."""
+    cause = error.__cause__ if isinstance(error, PenstockError) else None
+    return cause is not None and errno_of(cause) in _MYSQL_NO_PROCEDURE
 
 
 def _texts(error: BaseException) -> tuple[str, str]:

@@ -335,6 +335,14 @@ class UnreleasedSchema(PenstockError):
     lasts = True
 
 
+class MigrationRunning(PenstockError):
+    """MySQL only: `migrate` is replacing what the call needs.  Roll back and begin again.
+
+    The migration waits for the end of this transaction.  A call that is a transaction of its own
+    waits for the migration instead.
+    """
+
+
 class MigrationBlocked(PenstockError):
     """A migration waited too long for a lock; nothing of it was applied, so it can be run again."""
 

@@ -23,10 +23,17 @@ from penstock.database.dialect import Dialect, Row
 from penstock.database.postgres import connection as postgres
 from penstock.database.postgres.connection import libpq_url as libpq_url
 from penstock.database.unwrap import driver_connection as driver_connection
-from penstock.driver_errors import driver_error, errno_of, from_database, sqlstate_of
+from penstock.driver_errors import (
+    driver_error,
+    errno_of,
+    from_database,
+    lacks_procedure,
+    sqlstate_of,
+)
 from penstock.errors import (
     DatabaseUnavailable,
     InvalidArgument,
+    MigrationRunning,
     NoDiskSpace,
     PenstockError,
     TransactionRolledBack,
@@ -108,8 +115,18 @@ def stream(connection: Any, name: str, /, *, rows_at_once: int, **binds: Any) ->
     statement = dialect.statement(name)
     if statement.binds != binds.keys():
         raise _unlike(statement, binds)
-    with typed_errors():
-        yield from dialect.stream(connection, statement.text, binds, rows_at_once)
+    again = _Again(dialect, connection, is_alone=dialect.is_alone(connection))
+    while True:
+        has_begun = False
+        try:
+            with typed_errors():
+                for row in dialect.stream(connection, statement.text, binds, rows_at_once):
+                    has_begun = True
+                    yield row
+            return
+        except PenstockError as error:
+            if has_begun or not again.may_follow(error):
+                raise
 
 
 def _unlike(statement: Statement, binds: dict[str, Any]) -> InvalidArgument:
@@ -158,18 +175,45 @@ def _rows(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> li
         raise _unlike(statement, binds)
     # Asked before the call too: a deadlock ends a transaction of MySQL, the caller's as well.
     is_alone = dialect.is_atomic or dialect.is_alone(connection)
-    run, tries = dialect.events if raw else dialect.execute, _TRIES
+    run, again = dialect.events if raw else dialect.execute, None
     while True:
         try:
             if dialect.is_atomic:
                 return run(connection, statement.text, binds or None)
             return _atomically(dialect, connection, statement, partial(run, binds=binds or None))
         except Exception as error:
-            tries -= 1
-            if not (tries and is_alone and is_deadlock(error) and dialect.is_alone(connection)):
+            again = again or _Again(dialect, connection, is_alone=is_alone)
+            if not again.may_follow(error):
                 _raise_typed(dialect, error)
                 raise
-        sleep(random.uniform(0, _LONGEST_PAUSE_SECONDS))
+
+
+class _Again:
+    """Whether a call that failed is made again: after a deadlock, and while `migrate` runs."""
+
+    def __init__(self, dialect: Dialect, connection: Any, *, is_alone: bool) -> None:
+        self._dialect, self._connection, self._is_alone = dialect, connection, is_alone
+        self._tries = _TRIES
+        self._pauses: Iterator[float] | None = None
+
+    def may_follow(self, error: Exception) -> bool:
+        """Waits for a moment, and returns True, if the call is to be made again."""
+        pause = self._pause(error)
+        if pause is not None:
+            sleep(pause)
+        return pause is not None
+
+    def _pause(self, error: Exception) -> float | None:
+        self._tries -= 1
+        if lacks_procedure(error):
+            self._pauses = self._pauses or self._dialect.pauses_of_migration(
+                self._connection, is_alone=self._is_alone
+            )
+            return next(self._pauses, None)
+        if not (self._tries > 0 and self._is_alone and is_deadlock(error)):
+            return None
+        is_alone = self._dialect.is_alone(self._connection)
+        return random.uniform(0, _LONGEST_PAUSE_SECONDS) if is_alone else None
 
 
 def _atomically(
@@ -271,9 +315,9 @@ def is_contention(error: BaseException) -> bool:
     """Whether a driver error says that another transaction interfered: a retry may succeed.
 
     The database has rolled back at least the statement.  After a deadlock, or when a snapshot was
-    too old for MariaDB, it has rolled back the whole transaction.
+    too old for MariaDB, it has rolled back the whole transaction.  Begin that one again.
     """
-    if isinstance(error, TransactionRolledBack):
+    if isinstance(error, (MigrationRunning, TransactionRolledBack)):
         return True
     return (errno_of(error) or sqlstate_of(error)) in _CONTENTION
 

@@ -64,6 +64,13 @@ class Dialect(Protocol):
         """Whether a call is a transaction of its own; True only when it is certain."""
         ...
 
+    def pauses_of_migration(self, connection: Any, *, is_alone: bool) -> Iterator[float]:
+        """The pauses before a call that lacks a procedure is made again: none if it is missing.
+
+        MigrationRunning when only the end of the caller's transaction helps.
+        """
+        ...
+
     def key(self, driver: Any) -> tuple[str, ...] | None:
         """Which database a driver's connection is open to."""
         ...

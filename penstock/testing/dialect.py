@@ -57,6 +57,10 @@ class Memory:
         """Nothing is made again: a wait that cannot end is a mistake of the test."""
         return False
 
+    def pauses_of_migration(self, connection: Any, *, is_alone: bool) -> Iterator[float]:
+        """None: there is nothing to migrate."""
+        return iter(())
+
     def key(self, driver: Any) -> tuple[str, ...]:
         """Its address is its key."""
         return ("memory", driver.key)

@@ -18,9 +18,9 @@ from typing import Any
 from penstock.database import catalog, config
 from penstock.database.catalog import Statement
 from penstock.database.dialect import Row, on_sqlalchemy, tuples
-from penstock.database.mysql import limits
+from penstock.database.mysql import limits, replaced, scripts
 from penstock.database.mysql.opening import is_mariadb, load_pymysql, opened, words
-from penstock.driver_errors import driver_error, errno_of
+from penstock.driver_errors import driver_error, errno_of, lacks_procedure
 from penstock.errors import PenstockError
 
 #: How many seconds a transaction of a single call may be idle before its COMMIT.
@@ -112,6 +112,16 @@ class MySQL:
 
         return _commits_by_itself(connection, driver_connection(connection))
 
+    def pauses_of_migration(self, connection: Any, *, is_alone: bool) -> Iterator[float]:
+        """While a migration holds its lock: see :mod:`penstock.database.mysql.replaced`."""
+        binds = {"name": scripts.lock(config.schema_name())}
+
+        def is_migrating() -> bool:
+            ((session,),) = self.execute(connection, "SELECT IS_USED_LOCK(%(name)s)", binds)
+            return session is not None
+
+        return replaced.pauses(is_migrating, is_alone=is_alone)
+
     def key(self, driver: Any) -> tuple[str, ...] | None:
         """The server.  The name of the schema says which of its databases is Penstock's."""
         host, port = getattr(driver, "host", None), getattr(driver, "port", None)
@@ -175,10 +185,10 @@ def _whole(connection: Any, statement: Statement) -> Iterator[None]:
         return
     try:
         yield
-    except PenstockError:  # the procedure raised it, and has undone what it did
-        raise
-    except BaseException:
-        undo_call(driver)
+    except BaseException as error:
+        # What a procedure raised, it has undone.  It could not without the procedure that undoes.
+        if not isinstance(error, PenstockError) or lacks_procedure(error):
+            undo_call(driver)
         raise
     if statement.limits:
         limits.note(connection, driver)

@@ -25,6 +25,8 @@ _OF_THE_SERVER = frozenset({"mysql", "sys", "performance_schema", "information_s
 _LOCK_WAIT_TIMEOUT = 1205
 _NO_TABLE = frozenset({1049, 1146})
 _NO_PROCEDURE = 1305
+#: A script has no way to stop when another migration runs for so long.
+_PRINTED_LOCK_SECONDS = 600
 _NO_ROLE = frozenset({1133, 1410, 1959})
 _MAY_NOT_READ = frozenset({1044, 1142})
 _SETTINGS = "sql_mode", "lock_wait_timeout", "character_set_client", "collation_connection"
@@ -51,7 +53,7 @@ class MySQLSteps:
     @contextmanager
     def session(self) -> Iterator[None]:
         """One runner at a time; restores the session's settings at the end."""
-        name = f"penstock migrate {self.schema}"
+        name = mysql_scripts.lock(self.schema)
         seconds = max(1, int(self._lock_wait_seconds))
         got = self._run("SELECT GET_LOCK(%(name)s, %(seconds)s)", name=name, seconds=seconds)
         if got != [(1,)]:
@@ -80,10 +82,14 @@ class MySQLSteps:
         return True
 
     def functions(self, functions: catalog.Functions, is_needed: Callable[[], bool]) -> bool:
-        """All procedures and their record."""
-        replace = is_mariadb(self._version())
+        """The procedures that differ, and the record of all: calls of the others do not notice."""
+        replace, installed = is_mariadb(self._version()), self._installed()
         granted = self._granted(functions, replace)
-        self._apply(mysql_scripts.functions(functions, replace=replace, granted=granted))
+        self._apply(
+            mysql_scripts.functions(
+                functions, replace=replace, installed=installed, granted=granted
+            )
+        )
         return True
 
     def recorded(self) -> list[Row]:
@@ -111,9 +117,11 @@ class MySQLSteps:
         """The same statements for the ``mysql`` client."""
         script = mysql_scripts.prepare(schema) if whole else []
         script += mysql_scripts.session(schema)
+        script.append(f"DO GET_LOCK('{mysql_scripts.lock(schema)}', {_PRINTED_LOCK_SECONDS})")
         for each in steps:
             script += mysql_scripts.migrations(*each)
         script += mysql_scripts.functions(functions, replace=False)
+        script.append(f"DO RELEASE_LOCK('{mysql_scripts.lock(schema)}')")
         title = f"-- Penstock, database {schema}: apply with the mysql client.\nDELIMITER $$\n"
         return f"{title}{mysql_scripts.printed(script)}DELIMITER ;\n"
 
@@ -135,6 +143,15 @@ class MySQLSteps:
         finally:
             if connection.open:
                 connection.autocommit(autocommit)
+
+    def _installed(self) -> dict[tuple[str, str], str]:
+        """The comments of the procedures that this login has made, by their kind and name."""
+        rows = self._run(
+            "SELECT ROUTINE_TYPE, ROUTINE_NAME, ROUTINE_COMMENT FROM information_schema.ROUTINES"
+            " WHERE ROUTINE_SCHEMA = %(schema)s AND DEFINER = CURRENT_USER()",
+            schema=self.schema,
+        )
+        return {(kind, name): comment for kind, name, comment in rows}
 
     def _granted(self, functions: catalog.Functions, replace: bool) -> dict[str, list[str]]:
         """Which installed roles get which procedure, checked before any procedure is dropped."""

@@ -7,6 +7,7 @@ the schema.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,7 +21,16 @@ SQL_MODE = (
 )
 
 _ROUTINE = re.compile(r"^CREATE (PROCEDURE|FUNCTION) (`?\w+`?)", re.MULTILINE)
+#: What follows the parameters and the type of a result; a comment may stand before each of them.
+_AFTER_PARAMETERS = re.compile(
+    r"^(?=(NO|READS) SQL\b|DETERMINISTIC\b|RETURN\b|(\w+: )?BEGIN\b)", re.MULTILINE
+)
 _COLUMNS = "version, name, checksum, oldest_program, program"
+
+
+def lock(schema: str) -> str:
+    """The name of the server's lock that a migration holds: one at a time, and programs ask it."""
+    return f"penstock migrate {schema}"
 
 
 def prepare(schema: str) -> list[str]:
@@ -64,18 +74,23 @@ def migrations(text: str, recorded: Sequence[catalog.Migration]) -> list[str]:
 
 
 def functions(
-    functions: catalog.Functions, *, replace: bool, granted: Mapping[str, list[str]] | None = None
+    functions: catalog.Functions,
+    *,
+    replace: bool,
+    installed: Mapping[tuple[str, str], str] | None = None,
+    granted: Mapping[str, list[str]] | None = None,
 ) -> list[str]:
-    """All procedures and their record; ``replace`` where the server has CREATE OR REPLACE.
+    """The procedures that are not ``installed`` with this text, and the record of all.
 
-    When MySQL drops a procedure, all rights on it are lost.  The roles in ``granted``, by the name
-    of the procedure, get them back at once.
+    ``replace`` where the server has CREATE OR REPLACE.  MySQL drops a procedure and makes it again,
+    and all rights on it are lost.  The roles in ``granted``, by the name of the procedure, get them
+    back at once, and get them where a run before this one has died in between.
     """
     found = [
         statement
         for _, text in functions.files
         for each in statements(text)
-        for statement in _whole(each, replace, granted or {})
+        for statement in _whole(each, replace, installed or {}, granted or {})
     ]
     record = (
         f"REPLACE INTO schema_migrations ({_COLUMNS}, applied_by) VALUES ({FUNCTIONS_VERSION}, "
@@ -84,12 +99,20 @@ def functions(
     return [*found, record]
 
 
-def _whole(text: str, replace: bool, granted: Mapping[str, list[str]]) -> list[str]:
+def _whole(
+    text: str,
+    replace: bool,
+    installed: Mapping[tuple[str, str], str],
+    granted: Mapping[str, list[str]],
+) -> list[str]:
     found = _ROUTINE.search(text)
     if found is None:
         return [text]
-    roles = granted.get(found[2].strip("`"), [])
-    grants = [grant(found[2], roles)] if roles and found[1] == "PROCEDURE" else []
+    kind, name = found[1], found[2].strip("`")
+    roles = granted.get(name, []) if kind == "PROCEDURE" else []
+    grants = [grant(found[2], roles)] if roles else []
+    if installed.get((kind, name)) == mark(text):
+        return grants
     return [*routine(text, replace=replace), *grants]
 
 
@@ -99,13 +122,20 @@ def grant(procedure: str, roles: list[str]) -> str:
     return f"GRANT EXECUTE ON PROCEDURE {procedure} TO {quoted}"
 
 
+def mark(text: str) -> str:
+    """The comment of a procedure in the database: it tells with which text it was made."""
+    digest = hashlib.sha256(f"{SQL_MODE}\n{text}".encode()).hexdigest()
+    return f"penstock {digest[:32]}"
+
+
 def routine(text: str, *, replace: bool) -> list[str]:
     """The statements that make one procedure or function, whether or not it exists."""
     found = _ROUTINE.search(text)
     assert found is not None
+    marked = _AFTER_PARAMETERS.sub(f"COMMENT '{mark(text)}'\n", text, count=1)
     if replace:
-        return [_ROUTINE.sub(r"CREATE OR REPLACE \1 \2", text, count=1)]
-    return [f"DROP {found[1]} IF EXISTS {found[2]}", text]
+        return [_ROUTINE.sub(r"CREATE OR REPLACE \1 \2", marked, count=1)]
+    return [f"DROP {found[1]} IF EXISTS {found[2]}", marked]
 
 
 def block(functions: catalog.Functions, name: str) -> str:

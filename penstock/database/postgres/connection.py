@@ -132,6 +132,10 @@ class Postgres:
         """Every statement is atomic by itself."""
         return nullcontext()
 
+    def pauses_of_migration(self, connection: Any, *, is_alone: bool) -> Iterator[float]:
+        """None: functions are replaced in one transaction, and are never missing."""
+        return iter(())
+
     def is_alone(self, connection: Any) -> bool:
         """When psycopg's connection commits by itself, and no transaction is open."""
         return bool(

@@ -22,12 +22,10 @@ END;
 -- refused (PS023). A session that sets the next id or the step between ids is refused too (PS006): all sessions share
 -- the counters, and one that is used up stops the log for all. So is a session that sets its own time: events,
 -- deadlines and repairs use the server's clock. For the isolation levels and settings that are refused, see
--- refuse_serializable.
+-- refuse_serializable. The handlers of error 1305 cover a savepoint only: migrate may be replacing what is called here.
 CREATE PROCEDURE begin_call(what VARCHAR(100))
 BEGIN
     DECLARE is_torn BOOLEAN DEFAULT TRUE;
-    DECLARE CONTINUE HANDLER FOR 1305
-        CALL refuse('PS018', CONCAT(what, ' needs a transaction: START TRANSACTION first'));
     BEGIN
         DECLARE CONTINUE HANDLER FOR 1305 SET is_torn = FALSE;
         RELEASE SAVEPOINT penstock_open;
@@ -47,8 +45,12 @@ BEGIN
     CALL refuse_serializable(what);
     SAVEPOINT penstock_open;
     SAVEPOINT penstock_call;
-    -- Outside a transaction the savepoint is gone already.
-    ROLLBACK TO SAVEPOINT penstock_call;
+    BEGIN
+        DECLARE EXIT HANDLER FOR 1305
+            CALL refuse('PS018', CONCAT(what, ' needs a transaction: START TRANSACTION first'));
+        -- Outside a transaction the savepoint is gone already.
+        ROLLBACK TO SAVEPOINT penstock_call;
+    END;
 END;
 
 -- name: end_call
