@@ -1,13 +1,11 @@
 """The rehearsal of an upgrade: programs of the version before work on while migrate runs.
 
 What a version promises is that the one before works on its schema. Nothing is lost, and nobody
-fails: neither at the moment when columns come and functions are replaced, nor afterwards. MySQL
-cannot replace a procedure: for a moment it is not there, so programs are stopped there meanwhile.
+fails: neither at the moment when columns come and functions are replaced, nor afterwards.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,19 +15,17 @@ import pytest
 import penstock
 from ops.sinks.jsonl import JsonlSink
 from penstock import queue
-from penstock.database import catalog, migrate
+from penstock.database import migrate
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
+from tests.kit import next_version
 from tests.kit.log import drain, known_as, wait_until
 from tests.kit.version_before import Program, VersionBefore, version_before
 
-#: The engines that replace a function in one step.
-WITHOUT_A_GAP = ("postgres", "mariadb")
 TOPIC = "tests/upgrade"
 STREAM, QUEUE, EXPORT = "billing", "mails", "export"
-#: A column of a table that all of them read, and what changes a function that all of them call.
-COLUMN = "-- name: more\n-- For a rehearsal.\nALTER TABLE topics ADD COLUMN rehearsed INT;\n"
-
+#: What the publisher of the small form calls, also by other functions.
+CALLED = ("publish", "begin_call", "end_call", "undo_call")
 PUBLISH = """
 import sys, time
 from pathlib import Path
@@ -60,33 +56,7 @@ COMMAND = "from penstock.cli.main import app; app()"
 
 
 @pytest.fixture
-def next_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program of this process has one more column, and another text of one function."""
-    migrations, functions = catalog.migrations, catalog.functions
-
-    def more(dialect: str) -> tuple[catalog.Migration, ...]:
-        known = migrations(dialect)
-        return (*known, catalog.Migration(len(known) + 1, "rehearsal", COLUMN, "f" * 64, 0))
-
-    def changed(dialect: str) -> catalog.Functions:
-        known = functions(dialect)
-        ((file, block),) = [
-            (file, body)
-            for file, text in known.files
-            for name, body in catalog.blocks(text)
-            if name == "publish"
-        ]
-        other = block.replace("BEGIN\n", "BEGIN\n    -- Of the next version.\n", 1)
-        assert other != block
-        files = [(n, text.replace(block, other) if n == file else text) for n, text in known.files]
-        return dataclasses.replace(known, files=tuple(files), checksum="f" * 64)
-
-    monkeypatch.setattr(catalog, "migrations", more)
-    monkeypatch.setattr(catalog, "functions", changed)
-
-
-@pytest.fixture
-def log(db: ContractDatabase) -> Iterator[ContractDatabase]:
+def log(db: ContractDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[ContractDatabase]:
     """A topic that a stream, a queue and a relay read; the schema is put back after the test."""
     own = db.connect()
     penstock.create_topic(own, TOPIC, 2, create_namespaces=True)
@@ -94,20 +64,11 @@ def log(db: ContractDatabase) -> Iterator[ContractDatabase]:
         stream.subscribe(own, name, [TOPIC])
     queue.subscribe(own, QUEUE, [TOPIC])
     yield db
-    if db.engine != "postgres":
-        columns = db.run(
-            "SELECT * FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'penstock'"
-            " AND TABLE_NAME = 'topics' AND COLUMN_NAME = 'rehearsed'"
-        )
-        if columns:
-            db.run("ALTER TABLE penstock.topics DROP COLUMN rehearsed")
-        db.run("DELETE FROM penstock.schema_migrations WHERE name IN ('rehearsal', 'functions')")
-        migrate.migrate(db.url)
+    next_version.become_this_version(db, monkeypatch)
 
 
-@pytest.mark.parametrize("db", WITHOUT_A_GAP, indirect=True)
 def test_open_connections_work_on_while_migrate_runs(
-    log: ContractDatabase, request: pytest.FixtureRequest
+    log: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The small form: this version's calls, prepared and cached before the change."""
     own, publisher = log.connect(), log.connect()
@@ -129,8 +90,8 @@ def test_open_connections_work_on_while_migrate_runs(
         wait_until(lambda: len(published) > 10 or failures, "the first events")
         penstock.sequence(own)
         first = queue.receive(own, QUEUE, max_events=5)
-        request.getfixturevalue("next_version")
-        assert migrate.migrate(log.url).applied == ("rehearsal", "functions")
+        next_version.become_next_version(monkeypatch, CALLED)
+        assert migrate.migrate(log.url).applied == next_version.APPLIED
         seen = len(published)
         wait_until(lambda: len(published) > seen + 10 or failures, "events after it")
     finally:
@@ -150,14 +111,13 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> VersionBefore:
     return version_before(tmp_path_factory.mktemp("before"))
 
 
-@pytest.mark.parametrize("db", WITHOUT_A_GAP, indirect=True)
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_version_before_works_on_while_migrate_runs(
     log: ContractDatabase,
     before: VersionBefore,
     tmp_path: Path,
-    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ) -> None:
     """Publisher, upkeep, stream, queue by its wheel; the relay, which no wheel has, by its tree."""
@@ -188,8 +148,8 @@ def test_the_version_before_works_on_while_migrate_runs(
 
     try:
         wait_until(lambda: all_past(20), "everybody at work", 60)
-        request.getfixturevalue("next_version")
-        assert migrate.migrate(log.url).applied == ("rehearsal", "functions")
+        next_version.become_next_version(monkeypatch)
+        assert migrate.migrate(log.url).applied == next_version.APPLIED
         at_migration = len(publisher.lines())
         wait_until(lambda: all_past(at_migration + 50), "everybody at work after it", 60)
         stop.touch()
