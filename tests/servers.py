@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,33 +182,10 @@ def _mysql_family(name: str, folder: Path) -> Iterator[MySQLTestServer]:
         server.start()
     except PenstockError as error:
         missing(distribution.title, error)
-    with _one_tls_context():
-        try:
-            yield MySQLTestServer(server.url("mysql"), server)
-        finally:
-            server.stop()
-
-
-@contextmanager
-def _one_tls_context() -> Iterator[None]:
-    """PyMySQL reads all certificates of the system for each connection: 40 ms of processor time.
-
-    It then believes any server, so one context that has read them serves all connections.
-    """
-    kind: Any = pymysql.connections.Connection
-    original = kind._create_ssl_ctx
-    shared: list[Any] = []
-
-    def create(connection: Any, options: Any) -> Any:
-        if options:
-            return original(connection, options)
-        if not shared:
-            shared.append(original(connection, options))
-        return shared[0]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kind, "_create_ssl_ctx", create)
-        yield
+    try:
+        yield MySQLTestServer(server.url("mysql"), server)
+    finally:
+        server.stop()
 
 
 def _only_when_chosen(name: str) -> None:

@@ -1,4 +1,7 @@
-"""Logins of MySQL without TLS: PyMySQL encrypts the password with the package cryptography."""
+"""Logins of MySQL with TLS and without.
+
+Without it, PyMySQL encrypts the password with the package cryptography.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock import database
-from penstock.errors import MissingExtra
+from penstock.database.mysql.blocks import Blocks, _unverified
+from penstock.errors import DatabaseUnavailable, MissingExtra
 from tests.contract.databases import MySQLDatabase
 
 _LOGIN = "penstock_test_login"
@@ -38,3 +42,28 @@ def test_without_the_package_the_error_names_it(url: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("pymysql._auth._have_cryptography", False)
     with pytest.raises(MissingExtra, match="cryptography is not installed"):
         database.connect(url)
+
+
+def _cipher(url: str) -> str:
+    with closing(database.connect(url)) as connection:
+        ((_, cipher),) = database.execute(connection, "SHOW STATUS LIKE 'Ssl_cipher'")
+    return str(cipher)
+
+
+def test_without_options_it_is_encrypted(url: str) -> None:
+    assert _cipher(url.partition("?")[0]).startswith("TLS")
+    assert _cipher(url) == ""
+
+
+def test_who_wants_the_server_verified_gets_it(url: str) -> None:
+    """Nobody has signed its certificate."""
+    with pytest.raises(DatabaseUnavailable, match="certificate verify failed"):
+        _cipher(url.replace("ssl_disabled", "ssl_verify_cert"))
+
+
+def test_without_a_look_at_the_options_any_server_is_believed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the one context for all connections."""
+    monkeypatch.setattr(Blocks, "_create_ssl_ctx", lambda self, options: _unverified())
+    assert _cipher(url.replace("ssl_disabled", "ssl_verify_cert")).startswith("TLS")
