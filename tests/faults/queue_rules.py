@@ -61,9 +61,13 @@ def _behind(run: Run, each: HandOut, call: Finish, later: list[HandOut]) -> Iter
     """What was accepted of a receipt although, or before, somebody else got the event.
 
     A receive reads the clock first, and waits: its time may be before that of the call which has
-    given it the event.
+    given it the event, and of those before that call.
     """
-    was_given = bool(later) and call.gave(each, later[0])
+    was_given = bool(later) and any(
+        other.gave(each, later[0])
+        for other in run.jobs.receipts_of(each)
+        if other is call or call.ended_d <= other.begun["d"]
+    )
     ends = call.how == "acknowledge"
     for other in later:
         if was_given and other.told["d"] > call.begun["d"]:

@@ -146,7 +146,23 @@ def waited_long(how: str = "release") -> MadeQueue:
     return made
 
 
-SOUND = [sound, unknown, crashed, waited, waited_long]
+def waited_beyond_extend() -> MadeQueue:
+    """The same where the other worker had extended it before it gave it back."""
+    made = waited()
+    receipt = made.given(5)[RECEIPT]
+    place = _place_of(made, receipt) - 1
+    for released in made.records[place : place + 2]:
+        released["receipt"] = "98.5.y"
+    made.finish("extend", receipt, seconds=VISIBLE, renewed="98.5.y")
+    extend = [made.records.pop(), made.records.pop()][::-1]
+    extend[1]["sent_d"] = made.records[place]["d"]
+    for each in extend:
+        each["t"] = each["d"] = made.records[place]["d"]
+    made.records[place:place] = extend
+    return made
+
+
+SOUND = [sound, unknown, crashed, waited, waited_long, waited_beyond_extend]
 SOUND += [lambda: waited("reject"), lambda: waited_long("reject")]
 
 
@@ -448,6 +464,12 @@ def test_a_receipt_of_who_gave_it_back_is_stale(run: Callable[[str], MadeQueue],
     """Beside what a wait explains: who has given an event back finishes it all the same."""
     made = run(how)
     made.finish("acknowledge", made.given(5)[RECEIPT])
+    assert "stale-accept" in made.kinds()
+
+
+def test_a_receipt_of_who_gave_it_back_extends_nothing() -> None:
+    made = waited()
+    made.finish("extend", made.given(5)[RECEIPT], seconds=VISIBLE)
     assert "stale-accept" in made.kinds()
 
 
