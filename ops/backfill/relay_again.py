@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ops.backfill.requests import BackfillUnit
 from ops.backfill.running import Job
 from ops.sinks.base import Channel, EventRefused, RelayBlock, Sink, SinkLease
+from ops.sinks.ends import SinkBehind
 from penstock.database import call
 from penstock.errors import EpochError, PenstockError
 from penstock.topics.names import describe_topic, partition_ranges
@@ -100,7 +101,11 @@ class RelayAgain:
 
     def _send_block(self, channel: Channel, block: RelayBlock) -> None:
         try:
-            channel.send_block(block)
+            try:
+                channel.send_block(block)
+            except SinkBehind as behind:  # a window begins anywhere in the log
+                behind.skip()
+                channel.send_block(block)
         except EventRefused as error:  # the fault of one event: other partitions go on
             raise EpochError(error.message, hint="relay the windows around this event") from error
 

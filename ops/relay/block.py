@@ -6,7 +6,9 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ops.relay.gaps import SinkGap
 from ops.sinks.base import EventRefused, RelayBlock, Sink, SinkPaused, SinkUnavailable
+from ops.sinks.ends import SinkBehind
 from penstock import database, subscriptions
 from penstock.database import sessions
 from penstock.errors import BelowLowSequence, LogBehind, PenstockError, error_text, is_interruption
@@ -101,7 +103,7 @@ def relay_once(
         try:
             block = work.read(opened)
             _refuse_exhausted(block, opened.attempt)
-            channels.of(lease, opened.known_as).send_block(block)
+            work.send(opened, block, channels)
             break
         except BaseException as error:  # every failure is counted, or it would repeat unseen
             channels.drop(lease)
@@ -245,6 +247,25 @@ class _Work:
             reopened=opened.reopened,
             events=tuple(events),
         )
+
+    def send(self, opened: _Opened, block: RelayBlock, channels: Channels) -> None:
+        """Send a block, and before it what the sink has lost, if it says so and may get it."""
+        lease = self.lease
+        channel = channels.of(lease, opened.known_as)
+        try:
+            channel.send_block(block)
+        except SinkBehind as behind:
+            subscription = self.member.subscription
+            lost = range(behind.after + 1, opened.first_sequence)
+            gap = SinkGap.of(self.connection, subscription, lease, lost)
+
+            def read(first: int, last: int, is_cold: bool) -> RelayBlock:
+                self.open(channels.sink)  # StaleLease when somebody else has the partition now
+                part = replace(opened, first_sequence=first, last_sequence=last, is_cold=is_cold)
+                return self.read(replace(part, reopened=True))
+
+            gap.close(lease, channel, behind, read)
+            channel.send_block(block)
 
     def commit(self, opened: _Opened, sink: Sink) -> None:
         """Move the position, if the block is still recorded.

@@ -73,6 +73,18 @@ def _kafka() -> Factory:
     return found
 
 
+def _redis() -> Factory:
+    from ops.sinks.redis_streams import open_sink as found
+
+    return found
+
+
+def _nats() -> Factory:
+    from ops.sinks.nats_jetstream import open_sink as found
+
+    return found
+
+
 _WEBHOOK = _BuiltIn(
     _webhook,
     "webhook+https://host/path[#batch=100&concurrency=8&login=NAME]",
@@ -93,6 +105,26 @@ _KAFKA = _BuiltIn(
     "confluent_kafka",
     "confluent-kafka",
 )
+_REDIS = _BuiltIn(
+    _redis,
+    "redis://host:6379/prefix[?db=0][&maxlen=1000000][&resend=true][&volatile=true]",
+    ("PENSTOCK_REDIS_USERNAME", "PENSTOCK_REDIS_PASSWORD"),
+    "redis",
+    "redis",
+)
+_NATS = _BuiltIn(
+    _nats,
+    "nats://host:4222/stream[?prefix=stream][&create=true][&replicas=3][&resend=true]"
+    "[&volatile=true]",
+    (
+        "PENSTOCK_NATS_USERNAME",
+        "PENSTOCK_NATS_PASSWORD",
+        "PENSTOCK_NATS_TOKEN",
+        "PENSTOCK_NATS_CREDENTIALS_FILE",
+    ),
+    "nats",
+    "nats-py",
+)
 #: The sinks by the schemes of their addresses.
 BUILT_IN: dict[str, _BuiltIn] = {
     "jsonl": _BuiltIn(_jsonl, "jsonl:///directory"),
@@ -102,6 +134,10 @@ BUILT_IN: dict[str, _BuiltIn] = {
     "kafka+ssl": _KAFKA,
     "webhook+http": _WEBHOOK,
     "webhook+https": _WEBHOOK,
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "nats": _NATS,
+    "nats+tls": _NATS,
 }
 
 #: An option of such a name, also one of the admin interface's own address, would hold a secret.

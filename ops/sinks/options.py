@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 from urllib.parse import SplitResult, parse_qs
 
 from penstock.errors import ConfigurationError
@@ -29,3 +30,26 @@ def flag(options: Mapping[str, str], name: str, said: str, *, default: bool) -> 
     if text not in _FLAGS:
         raise ConfigurationError(f"the {said} address has {name}=, which is neither true nor false")
     return _FLAGS[text]
+
+
+def count(options: Mapping[str, str], name: str, said: str, *, lowest: int) -> int | None:
+    """An option that is a whole number, or None."""
+    text = options.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text) >= lowest):
+        raise ConfigurationError(
+            f"the {said} address has {name}=, which is no whole number from {lowest}"
+        )
+    return int(text)
+
+
+def host_and_port(parts: SplitResult, said: str, port: int) -> dict[str, Any]:
+    """The server of an address, with the usual port when it names none."""
+    try:
+        found = {"host": parts.hostname, "port": parts.port or port}
+    except ValueError:  # the port is no number
+        found = {"host": None}
+    if not found["host"]:
+        raise ConfigurationError(f"the {said} address names no server")
+    return found

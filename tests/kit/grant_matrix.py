@@ -122,6 +122,7 @@ measure_pressure        . . o . .
 merge_chunks            . i o . .
 mergeable_partitions    . i o . .
 missing_copies          . . o . r
+missing_events          c . o . .
 missing_slices          . i o . .
 move_copy               . . o . .
 move_namespace          . . o . .

@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ops.sinks.base import RelayBlock
+from ops.sinks.base import RelayBlock, SinkLease
 from penstock.records import Event
 
 TOPIC = "bank/accounts"
@@ -50,3 +50,16 @@ def block(first: int, last: int, *, reopened: bool = False, **changes: Any) -> R
         "events": tuple(event(sequence, **of_event) for sequence in range(first, last + 1)),
     }
     return RelayBlock(**given | changes)
+
+
+def lease(**changes: Any) -> SinkLease:
+    """The lease under which such blocks of partition 0 are sent."""
+    given: dict[str, Any] = {
+        "relay": "to-the-sink",
+        "topic": TOPIC,
+        "known_as": TOPIC,
+        "partition": 0,
+        "history": 1,
+        "lease_epoch": 1,
+    }
+    return SinkLease(**given | changes)

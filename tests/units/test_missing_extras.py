@@ -28,6 +28,7 @@ EXTRAS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: open_sink("pulsar://h:1/public/default?admin=http://h:1"),
         "pulsar-client",
     ),
+    "nats": (lambda: open_sink("nats://h/s"), "nats-py"),
 }
 
 
@@ -36,6 +37,7 @@ def _without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     needs_it = {
         "confluent_kafka": [each for each in sys.modules if each.startswith("ops.sinks.kafka")],
         "pulsar": ["ops.sinks.pulsar", "ops.sinks.pulsar_channel", "ops.sinks.pulsar_producer"],
+        "nats": ["ops.sinks.nats_connection", "ops.sinks.nats_jetstream"],
         "pyarrow": ["penstock.archive.log_reader"],
     }
     for name in list(sys.modules):

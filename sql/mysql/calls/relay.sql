@@ -17,6 +17,11 @@ CALL penstock.open_cold_block(
 -- reads only
 CALL penstock.dead_letters_between(%(subscription)s, %(partition_id)s, %(first_sequence)s, %(last_sequence)s)
 
+-- name: missing_events
+-- What a sink lacks that ends before the position of its relay.
+-- reads only
+CALL penstock.missing_events(%(subscription)s, %(partition_id)s, %(first_sequence)s, %(last_sequence)s)
+
 -- name: read_block
 -- The events of a block, without its dead letters.
 -- reads only

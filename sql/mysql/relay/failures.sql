@@ -74,3 +74,35 @@ BEGIN
       AND d.sequence BETWEEN first_sequence AND last_sequence AND d.history = present
     ORDER BY d.sequence;
 END;
+
+-- name: missing_events
+-- What a sink lacks that ends before the position of a relay: how many events of the range are no dead letters, or 0
+-- when a person has put the position behind it (subscribe, seek) and nothing was sent since. low_sequence is the first
+-- sequence that the database has. No row for a partition that the subscription does not read.
+CREATE PROCEDURE missing_events(
+    subscription LONGTEXT, partition_id BIGINT, first_sequence BIGINT, last_sequence BIGINT
+)
+READS SQL DATA
+BEGIN
+    DECLARE present INT;
+    DECLARE owner_id, stands_at BIGINT;
+    DECLARE put_by VARCHAR(10);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    CALL refuse_serializable('missing_events()');
+    SELECT MAX(h.history) INTO present FROM histories AS h;
+    SELECT MAX(s.id) INTO owner_id
+    FROM subscriptions AS s
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND NOT reads_hidden(s.id);
+    SELECT p.position, p.reason INTO stands_at, put_by
+    FROM positions AS p FORCE INDEX (positions_newest)
+    WHERE p.subscription_id = owner_id AND p.partition_id = partition_id
+    ORDER BY p.id DESC
+    LIMIT 1;
+    SELECT IF(put_by IN ('start', 'seek') AND stands_at = last_sequence, 0, last_sequence - first_sequence + 1 - (
+               SELECT COUNT(*) FROM dead_letters AS d FORCE INDEX (PRIMARY)
+               WHERE d.subscription_id = owner_id AND d.partition_id = p.id AND d.history = present
+                 AND d.sequence BETWEEN first_sequence AND last_sequence)) AS missing,
+           p.low_sequence
+    FROM partitions AS p
+    WHERE p.id = partition_id AND stands_at IS NOT NULL;
+END;

@@ -20,6 +20,13 @@ FROM penstock.dead_letters_between(
     %(subscription)s, %(partition_id)s::bigint, %(first_sequence)s::bigint, %(last_sequence)s::bigint
 )
 
+-- name: missing_events
+-- What a sink lacks that ends before the position of its relay.
+SELECT missing, low_sequence
+FROM penstock.missing_events(
+    %(subscription)s, %(partition_id)s::bigint, %(first_sequence)s::bigint, %(last_sequence)s::bigint
+)
+
 -- name: read_block
 -- The events of a block, without its dead letters. Headers come as text, as in fetch.
 SELECT

@@ -14,7 +14,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit
             release leave
             held_leases position seek subscription_lag take_overs rejected_commits
-            open_block open_cold_block read_block dead_letters_between relay_failure dead_letter dead_letters_of
+            open_block open_cold_block read_block dead_letters_between missing_events relay_failure dead_letter
+            dead_letters_of
             report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
             locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions history_starts_of
             suspect_copy
@@ -51,7 +52,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             sequence announce fetch fetch_plan lsn_of sequence_of high_watermarks position_at unsequenced subscribe
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases
             position seek subscription_lag take_overs
-            rejected_commits open_block open_cold_block read_block dead_letters_between relay_failure dead_letter
+            rejected_commits open_block open_cold_block read_block dead_letters_between missing_events relay_failure
+            dead_letter
             dead_letters_of sweep seal log_epochs_of changed_hours log_epochs_between unsealed_logs lost_copies
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
             count_log_epochs

@@ -67,3 +67,32 @@ BEGIN
     ORDER BY d.sequence;
 END
 $$;
+
+-- name: missing_events
+-- What a sink lacks that ends before the position of a relay: how many events of the range are no dead letters, or 0
+-- when a person has put the position behind it (subscribe, seek) and nothing was sent since. low_sequence is the first
+-- sequence that the database has. No row for a partition that the subscription does not read.
+CREATE OR REPLACE FUNCTION missing_events(
+    subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint
+) RETURNS TABLE (missing bigint, low_sequence bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
+    SELECT CASE
+               WHEN n.reason IN ('start', 'seek') AND n.position = missing_events.last_sequence THEN 0
+               ELSE missing_events.last_sequence - missing_events.first_sequence + 1 - (
+                   SELECT count(*) FROM dead_letters AS d
+                   WHERE d.subscription_id = s.id AND d.partition_id = p.id AND d.history = current_history()
+                     AND d.sequence BETWEEN missing_events.first_sequence AND missing_events.last_sequence)
+           END,
+           p.low_sequence
+    FROM subscriptions AS s
+    JOIN partitions AS p ON p.id = missing_events.partition_id
+    CROSS JOIN LATERAL (
+        SELECT r.position, r.reason FROM positions AS r
+        WHERE r.subscription_id = s.id AND r.partition_id = p.id
+        ORDER BY r.id DESC
+        LIMIT 1) AS n
+    WHERE s.name = missing_events.subscription AND NOT reads_hidden(s.id);
+END
+$$;

@@ -1,0 +1,79 @@
+"""What a relay does when its sink has lost events that it had.
+
+Sinks that tell what they hold stop at such a gap. Often nothing is missing: the events between are
+dead letters, or a person has put the subscription behind them. Otherwise the relay goes on only
+when the sink's address says `resend=true`. Then it sends the missing events again, from the log or
+the archive, under their own sequences. These blocks need no record: the sink compares where it ends
+before it takes one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ops.sinks.base import Channel, RelayBlock
+from penstock import database
+from penstock.errors import TopicNotFound
+
+if TYPE_CHECKING:
+    from ops.sinks.ends import SinkBehind
+    from penstock.database import Connection
+    from penstock.records import Lease
+
+log = logging.getLogger(__name__)
+
+_CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SinkGap:
+    """What lies between the end of a sink and the block that a relay is to send."""
+
+    first: int
+    last: int
+    missing: int
+    #: The first sequence that the database has. The archive has what comes before.
+    low_sequence: int
+
+    @classmethod
+    def of(cls, connection: Connection, subscription: str, lease: Lease, gap: range) -> SinkGap:
+        """Ask the database, which knows dead letters and who has moved the subscription."""
+        place = gap.start, gap.stop - 1
+        rows = database.call(
+            connection,
+            "missing_events",
+            subscription=subscription,
+            partition_id=lease.partition_id,
+            first_sequence=place[0],
+            last_sequence=place[1],
+        )
+        if not rows:
+            raise TopicNotFound(f'"{lease.topic}" is not read by {subscription} any more')
+        return cls(*place, *rows[0])
+
+    def close(
+        self,
+        lease: Lease,
+        channel: Channel,
+        behind: SinkBehind,
+        read: Callable[[int, int, bool], RelayBlock],
+    ) -> None:
+        """Bring the sink to the end of the gap. Raises ``behind`` when it may not.
+
+        ``read`` answers a part of the log, from the archive if the last argument says so.
+        """
+        if not self.missing:
+            behind.skip()
+            return
+        if not behind.resend:
+            raise behind
+        log.warning(
+            "%s partition %s: the sink has lost events. %s are sent again, from sequence %s on",
+            lease.topic, lease.partition, self.missing, self.first,
+        )  # fmt: skip
+        for start in range(self.first, self.last + 1, _CHUNK):
+            stop = min(start + _CHUNK - 1, self.last)
+            channel.send_block(read(start, stop, start < self.low_sequence))
