@@ -116,6 +116,8 @@ def _relays(settings: Settings, calls: Calls, number: int, targets: list[Target]
                 weight=settings.weight,
                 idle_seconds=settings.idle_seconds,
                 archive=targets,
+                at_once=settings.relay_at_once,
+                max_attempts=settings.relay_max_attempts,
             ),
             functools.partial(configured_sink, address),
             calls.timed,

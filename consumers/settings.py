@@ -51,6 +51,14 @@ class Settings(ServiceSettings):
         "pairs", _NAMED, "QUEUE=module:function, called with a QueueDelivery"
     )
     relays: dict[str, str] = option("pairs", _NAMED, "SUBSCRIPTION=SINK, e.g. jsonl:folder")
+    relay_at_once: int = option("whole", 16, "partitions that a relay sends at once", 1, 256)
+    relay_max_attempts: int | None = option(
+        "whole",
+        None,
+        "then a block's events are dead letters; default: tried for ever",
+        1,
+        1_000_000,
+    )
     consumer_id: str | None = option("text", None, "default: host, process, random")
     coordination: str | None = option(
         "text", None, "where consumers' leases live: etcd://, redis://; default: the database"

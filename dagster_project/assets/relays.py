@@ -94,6 +94,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
             {MAIN: DatabaseAddress(database.url())},
             tuple(targets.every()),
             {place: sinks.address(relay)},
+            {place: relay.max_attempts} if relay.max_attempts else {},
             seconds,
         )
         engine = step.op_config["engine"]

@@ -38,9 +38,15 @@ if TYPE_CHECKING:
     from ops.archive.placing import Placed
     from ops.policies.file import Policies
     from ops.relay.relay import Relay
+    from ops.sinks.base import Sink
     from penstock.records import LogEpoch
 
 Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
+AtOnce = Annotated[int, typer.Option(min=1, help="How many partitions are sent at once.")]
+MaxAttempts = Annotated[
+    int | None,
+    typer.Option(min=1, help="Then a block's events are dead letters. Default: tried for ever."),
+]
 OnlyTarget = Annotated[
     str | None,
     typer.Option(
@@ -62,30 +68,47 @@ def relay(
     *,
     forever: Annotated[bool, typer.Option("--forever", help="Go on until SIGTERM.")] = False,
     max_seconds: Annotated[float, typer.Option(min=0, help="The end, without --forever.")] = 60.0,
+    at_once: AtOnce = 16,
+    max_attempts: MaxAttempts = None,
     target: ArchiveTargets = None,
     engine: Engine = AUTO,
     database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."""
-    from ops.relay.relay import Relay, relay_micro_batch
+    from ops.relay.relay import Relay
     from ops.sinks.address import absolute_address, configured_sink
 
     here = Installation(database)
-    url, sink = here.url, sink or _sink_of(here, subscription)
+    url = here.url
+    if sink is None:
+        sink, told = _sink_of(here, subscription)
+        max_attempts = max_attempts or told or None
     targets = archive_targets(target)
+
+    def made(opened: Sink) -> Relay:
+        return Relay(
+            url,
+            subscription,
+            opened,
+            archive=targets,
+            at_once=at_once,
+            max_attempts=max_attempts,
+        )
+
     if forever:
         if choose(engine, 1) == SPARK:
             raise ConfigurationError(
                 "Spark relays what is there, and then it ends", hint="leave out --forever"
             )
         with closing(configured_sink(sink)) as opened:
-            _run_until_signal(Relay(url, subscription, opened, archive=targets))
+            _run_until_signal(made(opened))
         return
     setup = Setup(
         {MAIN: DatabaseAddress(url)},
         tuple(targets),
         {(MAIN, subscription): absolute_address(sink)},
+        {(MAIN, subscription): max_attempts} if max_attempts else {},
         max_seconds,
     )
     outcomes = _relayed_on_spark(setup, subscription, engine)
@@ -93,19 +116,19 @@ def relay(
         show_outcomes(outcomes, output)
         return
     with closing(configured_sink(sink)) as opened:
-        result = relay_micro_batch(url, subscription, opened, max_seconds, archive=targets)
+        result = made(opened).run_for(max_seconds)
     show([result], output)
     if not result.drained:
         raise typer.Exit(EXIT_NO)
 
 
-def _sink_of(here: Installation, subscription: str) -> str:
-    """Where the policy file sends a subscription."""
+def _sink_of(here: Installation, subscription: str) -> tuple[str, int]:
+    """Where the policy file sends a subscription, and how often it tries a block, if it says so."""
     policies = here.known_policies()
     relays = policies.relays.values()
     for each in relays:
         if each.subscription == subscription:
-            return policies.sink_address(each)
+            return policies.sink_address(each), each.max_attempts
     raise ConfigurationError(
         f"{policies.file} has no relay of the subscription {subscription!r}",
         hint="name a sink, or one of: "

@@ -19,7 +19,8 @@ from penstock.spark.options import DatabaseAddress
 class Setup:
     """Where the databases of the units are, and what else their duties need.
 
-    ``sinks`` are the addresses of the sinks of relays, by (database, subscription).
+    ``sinks`` are the addresses of the sinks of relays, by (database, subscription), and
+    ``max_attempts`` says after how many failures of a block they give its events up, if ever.
     ``max_seconds`` is how long one unit of a relay may take.  ``lease_seconds`` is how long a
     backfill request stays with a runner that is silent.
     """
@@ -27,6 +28,7 @@ class Setup:
     databases: Mapping[str, DatabaseAddress] = field(repr=False)
     targets: tuple[Target, ...] = ()
     sinks: Mapping[tuple[str, str], str] = field(default_factory=dict, repr=False)
+    max_attempts: Mapping[tuple[str, str], int] = field(default_factory=dict)
     max_seconds: float = 60.0
     lease_seconds: float = 60.0
 

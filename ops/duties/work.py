@@ -152,7 +152,13 @@ def _relay(unit: DutyUnit, setup: Setup) -> Did:
     from ops.sinks.address import configured_sink
 
     with closing(configured_sink(setup.sink(unit))) as sink:
-        relay = Relay(setup.url(unit), unit.subject, sink, archive=setup.targets)
+        relay = Relay(
+            setup.url(unit),
+            unit.subject,
+            sink,
+            archive=setup.targets,
+            max_attempts=setup.max_attempts.get((unit.database, unit.subject)),
+        )
         done = relay.run_for(setup.max_seconds, until_drained=True)
     return Did(done.events, done, DONE if done.drained else LEFT, done.last_error)
 

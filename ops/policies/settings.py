@@ -148,6 +148,8 @@ class RelayPolicy:
     topic: Annotated[str, FileSetting(TOPIC, write="give topic and sink")]
     subscription: Annotated[str, FileSetting(TEXT)]
     sink: Annotated[str, FileSetting(FileValue("an address", _sink), write="give topic and sink")]
+    #: 0: a block is tried for ever.
+    max_attempts: Annotated[int, FileSetting(count(1, 1_000_000))] = 0
 
 
 @dataclass(frozen=True, slots=True)

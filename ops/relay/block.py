@@ -1,9 +1,9 @@
-"""One block of one leased partition: recorded, read, sent, committed."""
+"""One block of one leased partition: recorded, read, committed.  A lane sends it (`lanes`)."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ops.relay.gaps import SinkGap
@@ -19,9 +19,6 @@ from penstock.subscriptions.dead_letters import bring_letters
 from penstock.subscriptions.stream import Membership
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ops.relay.channels import Channels
     from ops.relay.cold_blocks import ColdEvents
     from penstock.archive.targets import Target
     from penstock.database import Connection
@@ -40,6 +37,19 @@ class Backoff:
 
 
 DEFAULT_BACKOFF = Backoff()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a relay treats its blocks, whatever the sink is.
+
+    Below the low sequence the events come from the archive ``targets``. With ``max_attempts`` the
+    events of a block that has failed so often are dead letters, whatever the reason was.
+    """
+
+    backoff: Backoff = DEFAULT_BACKOFF
+    targets: tuple[Target, ...] = ()
+    max_attempts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,59 +82,7 @@ class Begun:
     went_back: bool = False
 
 
-def relay_once(
-    connection: Connection,
-    member: Membership,
-    lease: Lease,
-    channels: Channels,
-    backoff: Backoff = DEFAULT_BACKOFF,
-    *,
-    begun: dict[int, Begun] | None = None,
-    targets: Sequence[Target] = (),
-) -> BlockResult | None:
-    """Send the open block of a leased partition, or its next block.  None when there is none.
-
-    After an error the partition's channel is closed.
-
-    StaleLease when the lease was lost: its new holder goes on with the same block.
-    LogBehind when the log was put back since the last block of ``begun``, which the caller keeps
-    for each partition, or while this one was sent. Below the low sequence the events come from the
-    archive ``targets``; BelowLowSequence when there are none.
-    """
-    work = _Work(connection, member, lease, tuple(targets))
-    opened = work.open(channels.sink)
-    if opened is None:
-        return None
-    if begun is not None:
-        _require_onward(lease, opened, begun)
-    dead = 0
-    while True:
-        block: RelayBlock | None = None
-        try:
-            block = work.read(opened)
-            _refuse_exhausted(block, opened.attempt)
-            work.send(opened, block, channels)
-            break
-        except BaseException as error:  # every failure is counted, or it would repeat unseen
-            channels.drop(lease)
-            if is_interruption(error):
-                raise
-            if block is None and database.is_unavailable(error):
-                raise  # without the database, no failure can be counted
-            # Refusing an event that is not in the block would repeat for ever, so it is a failure.
-            if block and isinstance(error, EventRefused) and _holds(block, error.sequence):
-                work.dead_letter(opened, block, error)
-                dead += 1
-                # A sink that stores event by event may hold the events before the refused one.
-                opened = replace(opened, reopened=True)
-                continue
-            wait = work.failed(opened, error, backoff)
-            return BlockResult(0, opened.last_sequence, dead, wait, error_text(error))
-    work.commit(opened, channels.sink)
-    return BlockResult(len(block.events), opened.last_sequence, dead)
-
-
-def _require_onward(lease: Lease, opened: _Opened, begun: dict[int, Begun]) -> None:
+def _require_onward(lease: Lease, opened: Opened, begun: dict[int, Begun]) -> None:
     """LogBehind when this block was begun before and is not the one that is still open."""
     known = begun.get(lease.partition_id)
     if known is not None and known.lease_epoch == lease.lease_epoch:
@@ -147,22 +105,22 @@ def _put_back(lease: Lease, sent: int, first: int) -> LogBehind:
     )
 
 
-def _refuse_exhausted(block: RelayBlock, attempt: int) -> None:
-    """EventRefused for an event whose block has had more attempts than its publisher allows."""
+def exhausted(block: RelayBlock, attempt: int, limit: int | None) -> dict[int, str]:
+    """The events whose block has had as many attempts as they may have, and the reason of each.
+
+    The limit is the relay's or that of the event's publisher, whichever is lower.
+    """
     if attempt == 1:  # every limit is at least one, so no header has to be decoded
-        return
-    for event in block.events:
-        limit = event.headers.get(MAX_ATTEMPTS)
-        if type(limit) is int and limit < attempt:
-            raise EventRefused(event.sequence, f"not delivered in {attempt - 1} attempts")
-
-
-def _holds(block: RelayBlock, sequence: int) -> bool:
-    return any(event.sequence == sequence for event in block.events)
+        return {}
+    reason = f"not delivered in {attempt - 1} attempts"
+    if limit is not None and limit < attempt:
+        return {event.sequence: reason for event in block.events}
+    own = ((event.sequence, event.headers.get(MAX_ATTEMPTS)) for event in block.events)
+    return {sequence: reason for sequence, most in own if type(most) is int and most < attempt}
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class Opened:
     """A row of `open_block`."""
 
     block_id: int
@@ -180,25 +138,144 @@ class _Opened:
         return self.block_id, self.first_sequence, self.last_sequence
 
 
+@dataclass(slots=True)
+class InHand:
+    """A block that was opened, as it is to be sent, and how many of its events were given up."""
+
+    opened: Opened
+    block: RelayBlock | None = None
+    dead_letters: int = 0
+    #: What the sink has lost and gets before the block, and the part of it that is sent now.
+    parts: list[tuple[int, int, bool]] = field(default_factory=list)
+    part: RelayBlock | None = None
+    is_bridged: bool = False
+
+
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """The calls of a relay on one lease.  Each is fenced and runs in its own transaction."""
+class BlockWork:
+    """What a relay does in the database for one lease.  Each call is fenced, in its transaction.
+
+    A block goes through ``open``, ``read``, the sink and ``commit``. A result that one of them
+    returns is the end of this attempt.
+    """
 
     connection: Connection
     member: Membership
     lease: Lease
-    targets: tuple[Target, ...] = ()
+    rules: Rules
 
-    def open(self, sink: Sink) -> _Opened | None:
+    def open(self, sink: Sink, begun: dict[int, Begun] | None = None) -> InHand | None:
+        """The open block of the partition, or its next one.  None when there is nothing to send.
+
+        StaleLease when the lease was lost: its new holder goes on with the same block.
+        LogBehind when the log was put back since the last block of ``begun``, which the caller
+        keeps. BelowLowSequence when only an archive has the events, and none is known.
+        """
         try:
-            return self._open_hot(sink)
+            opened = self._open_hot(sink)
         except BelowLowSequence:
-            if not self.targets:
+            if not self.rules.targets:
                 raise
             end = self._cold().end_of_block(sink.max_block_events, sink.max_block_bytes)
-            return self._open_cold(end)
+            opened = self._open_cold(end)
+        if opened is None:
+            return None
+        if begun is not None:
+            _require_onward(self.lease, opened, begun)
+        return InHand(opened)
 
-    def _open_hot(self, sink: Sink) -> _Opened | None:
+    def read(self, hand: InHand) -> BlockResult | None:
+        """Read the block, without the events that are given up now.  A result: it failed."""
+        hand.block = None
+        try:
+            block = self._read(hand.opened)
+            given_up = exhausted(block, hand.opened.attempt, self.rules.max_attempts)
+        except BaseException as error:  # every failure is counted, or it would repeat unseen
+            # Without the database, no failure can be counted.
+            if is_interruption(error) or database.is_unavailable(error):
+                raise
+            return self.failed(hand, error)
+        hand.block = block
+        if given_up:
+            self._dead_letter(hand, block, given_up)
+        return None
+
+    def refused(self, hand: InHand, error: BaseException) -> bool:
+        """Whether the sink refused an event of the block for ever: it is a dead letter now.
+
+        The block is to be sent without it. Refusing an event that is not in the block would repeat
+        for ever, so it is a failure.
+        """
+        block = hand.block
+        if block is None or not isinstance(error, EventRefused):
+            return False
+        if not any(event.sequence == error.sequence for event in block.events):
+            return False
+        self._dead_letter(hand, block, {error.sequence: error.reason})
+        return True
+
+    def bridge(self, hand: InHand, behind: SinkBehind) -> None:
+        """Before the block the sink gets what it has lost. Raises ``behind`` when it may not."""
+        if hand.is_bridged:
+            raise behind
+        hand.is_bridged = True
+        lost = range(behind.after + 1, hand.opened.first_sequence)
+        gap = SinkGap.of(self.connection, self.member.subscription, self.lease, lost)
+        hand.parts = gap.parts(self.lease, behind)
+
+    def read_part(self, hand: InHand, sink: Sink) -> None:
+        """Read the next part of what the sink has lost."""
+        first, last, is_cold = hand.parts.pop(0)
+        self.open(sink)  # StaleLease when somebody else has the partition now
+        hand.part = self._read(
+            replace(
+                hand.opened,
+                first_sequence=first,
+                last_sequence=last,
+                is_cold=is_cold,
+                reopened=True,
+            )
+        )
+
+    def commit(self, hand: InHand, sink: Sink) -> BlockResult:
+        """Move the position, if the block is still recorded.
+
+        Through a pooler the connection outlives a restore of the database. If the log was put back
+        while the block was sent, it may now hold other events under the same sequences.
+        """
+        opened, connection = hand.opened, self.connection
+        assert hand.block is not None
+        with sessions.of_connection(connection).transaction(connection):
+            last = opened.last_sequence
+            present = self._open_cold(last) if opened.is_cold else self._open_hot(sink)
+            if present is None or not present.reopened or present.place != opened.place:
+                raise _put_back(self.lease, opened.last_sequence, opened.first_sequence)
+            positions = [(self.lease, opened.last_sequence)]
+            stream.commit(connection, self.member, positions, after=[opened.first_sequence - 1])
+        return BlockResult(len(hand.block.events), opened.last_sequence, hand.dead_letters)
+
+    def failed(self, hand: InHand, error: BaseException) -> BlockResult:
+        """Count the attempt, and say when the next one is due."""
+        if not isinstance(error, PenstockError):
+            log.error("a block failed with an unexpected error", exc_info=error)
+        backoff, opened = self.rules.backoff, hand.opened
+        rows = database.call(
+            self.connection,
+            "relay_failure",
+            **self._fence(),
+            block_id=opened.block_id,
+            error=error_text(error),
+            base_seconds=backoff.base_seconds,
+            max_seconds=backoff.max_seconds,
+        )
+        if isinstance(error, SinkPaused):
+            reason = f"the sink asked for it: {error.message}"
+            subscriptions.pause(self.connection, self.member.subscription, reason[:_REASON])
+        told = error.retry_after if isinstance(error, SinkUnavailable) else None
+        wait = float(rows[0][0]) if told is None else told
+        return BlockResult(0, opened.last_sequence, hand.dead_letters, wait, error_text(error))
+
+    def _open_hot(self, sink: Sink) -> Opened | None:
         rows = database.call(
             self.connection,
             "open_block",
@@ -206,21 +283,21 @@ class _Work:
             max_events=sink.max_block_events,
             max_bytes=sink.max_block_bytes,
         )
-        return _Opened(*rows[0]) if rows else None
+        return Opened(*rows[0]) if rows else None
 
-    def _open_cold(self, last_sequence: int) -> _Opened:
+    def _open_cold(self, last_sequence: int) -> Opened:
         rows = database.call(
             self.connection, "open_cold_block", **self._fence(), up_to=last_sequence
         )
-        return replace(_Opened(*rows[0]), is_cold=True)
+        return replace(Opened(*rows[0]), is_cold=True)
 
     def _cold(self) -> ColdEvents:
         # Imported here: only a relay that reads the archive needs Arrow.
         from ops.relay.cold_blocks import ColdEvents
 
-        return ColdEvents(self.connection, self.lease, self.targets)
+        return ColdEvents(self.connection, self.lease, self.rules.targets)
 
-    def read(self, opened: _Opened) -> RelayBlock:
+    def _read(self, opened: Opened) -> RelayBlock:
         lease = self.lease
         place = opened.first_sequence, opened.last_sequence
         if opened.is_cold:
@@ -248,71 +325,27 @@ class _Work:
             events=tuple(events),
         )
 
-    def send(self, opened: _Opened, block: RelayBlock, channels: Channels) -> None:
-        """Send a block, and before it what the sink has lost, if it says so and may get it."""
-        lease = self.lease
-        channel = channels.of(lease, opened.known_as)
-        try:
-            channel.send_block(block)
-        except SinkBehind as behind:
-            subscription = self.member.subscription
-            lost = range(behind.after + 1, opened.first_sequence)
-            gap = SinkGap.of(self.connection, subscription, lease, lost)
-
-            def read(first: int, last: int, is_cold: bool) -> RelayBlock:
-                self.open(channels.sink)  # StaleLease when somebody else has the partition now
-                part = replace(opened, first_sequence=first, last_sequence=last, is_cold=is_cold)
-                return self.read(replace(part, reopened=True))
-
-            gap.close(lease, channel, behind, read)
-            channel.send_block(block)
-
-    def commit(self, opened: _Opened, sink: Sink) -> None:
-        """Move the position, if the block is still recorded.
-
-        Through a pooler the connection outlives a restore of the database. If the log was put back
-        while the block was sent, it may now hold other events under the same sequences.
-        """
-        connection, before = self.connection, opened.first_sequence - 1
-        with sessions.of_connection(connection).transaction(connection):
-            last = opened.last_sequence
-            present = self._open_cold(last) if opened.is_cold else self._open_hot(sink)
-            if present is None or not present.reopened or present.place != opened.place:
-                raise _put_back(self.lease, opened.last_sequence, opened.first_sequence)
-            positions = [(self.lease, opened.last_sequence)]
-            stream.commit(connection, self.member, positions, after=[before])
-
-    def dead_letter(self, opened: _Opened, block: RelayBlock, refused: EventRefused) -> None:
-        log.error("%s partition %s: %s", self.lease.topic, self.lease.partition, refused)
+    def _dead_letter(self, hand: InHand, block: RelayBlock, reasons: dict[int, str]) -> None:
+        """Give events up, and go on with the others."""
+        name = f"{self.lease.topic} partition {self.lease.partition}"
         with sessions.of_connection(self.connection).transaction(self.connection):
-            if opened.is_cold:
-                brought = [each for each in block.events if each.sequence == refused.sequence]
+            if hand.opened.is_cold:
+                brought = [each for each in block.events if each.sequence in reasons]
                 bring_letters(self.connection, self.member, self.lease, brought)
-            database.call(
-                self.connection,
-                "dead_letter",
-                **self._fence(),
-                sequence=refused.sequence,
-                reason=refused.reason,
-            )
-
-    def failed(self, opened: _Opened, error: BaseException, backoff: Backoff) -> float:
-        if not isinstance(error, PenstockError):
-            log.error("a block failed with an unexpected error", exc_info=error)
-        rows = database.call(
-            self.connection,
-            "relay_failure",
-            **self._fence(),
-            block_id=opened.block_id,
-            error=error_text(error),
-            base_seconds=backoff.base_seconds,
-            max_seconds=backoff.max_seconds,
-        )
-        if isinstance(error, SinkPaused):
-            reason = f"the sink asked for it: {error.message}"
-            subscriptions.pause(self.connection, self.member.subscription, reason[:_REASON])
-        told = error.retry_after if isinstance(error, SinkUnavailable) else None
-        return float(rows[0][0]) if told is None else told
+            for sequence, reason in reasons.items():
+                log.error("%s, sequence %s is a dead letter: %s", name, sequence, reason)
+                database.call(
+                    self.connection,
+                    "dead_letter",
+                    **self._fence(),
+                    sequence=sequence,
+                    reason=reason,
+                )
+        hand.dead_letters += len(reasons)
+        # A sink that stores event by event may hold the events before a refused one.
+        hand.opened = replace(hand.opened, reopened=True)
+        left = tuple(each for each in block.events if each.sequence not in reasons)
+        hand.block = replace(block, reopened=True, events=left)
 
     def _fence(self) -> dict[str, Any]:
         return {

@@ -10,11 +10,9 @@ before it takes one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ops.sinks.base import Channel, RelayBlock
 from penstock import database
 from penstock.errors import TopicNotFound
 
@@ -54,26 +52,21 @@ class SinkGap:
             raise TopicNotFound(f'"{lease.topic}" is not read by {subscription} any more')
         return cls(*place, *rows[0])
 
-    def close(
-        self,
-        lease: Lease,
-        channel: Channel,
-        behind: SinkBehind,
-        read: Callable[[int, int, bool], RelayBlock],
-    ) -> None:
-        """Bring the sink to the end of the gap. Raises ``behind`` when it may not.
+    def parts(self, lease: Lease, behind: SinkBehind) -> list[tuple[int, int, bool]]:
+        """The parts of the log that bring the sink to the end of the gap, and which are cold.
 
-        ``read`` answers a part of the log, from the archive if the last argument says so.
+        Empty when nothing is missing. Raises ``behind`` when the sink may not get them again.
         """
         if not self.missing:
             behind.skip()
-            return
+            return []
         if not behind.resend:
             raise behind
         log.warning(
             "%s partition %s: the sink has lost events. %s are sent again, from sequence %s on",
             lease.topic, lease.partition, self.missing, self.first,
         )  # fmt: skip
-        for start in range(self.first, self.last + 1, _CHUNK):
-            stop = min(start + _CHUNK - 1, self.last)
-            channel.send_block(read(start, stop, start < self.low_sequence))
+        return [
+            (start, min(start + _CHUNK - 1, self.last), start < self.low_sequence)
+            for start in range(self.first, self.last + 1, _CHUNK)
+        ]

@@ -2,9 +2,9 @@
 
 A relay is a consumer of a stream subscription: it joins, holds leases and is fenced like any other.
 For each partition it (1) records the range that it is about to send, the block, (2) reads it, (3)
-gives it to the sink, (4) commits its end. If it is killed or paused anywhere in between, its
-successor finds the open block and sends exactly the same one. The sinks store it once
-(`ops.sinks`).
+gives it to the sink, in a thread (`lanes`), (4) commits its end. If it is killed or paused anywhere
+in between, its successor finds the open block and sends exactly the same one. The sinks store it
+once (`ops.sinks`).
 
 A sink that does not answer is tried again after a backoff, and the database counts the attempts. An
 event that the sink refuses goes to the dead letters, and its block goes on without it. Every
@@ -18,15 +18,27 @@ import threading
 import time
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from ops.relay.block import DEFAULT_BACKOFF, Backoff, Begun, BlockResult, relay_once
-from ops.relay.channels import Channels
+from ops.relay.block import (
+    DEFAULT_BACKOFF,
+    Backoff,
+    Begun,
+    BlockResult,
+    BlockWork,
+    InHand,
+    Rules,
+)
+from ops.relay.known import SinkTopics
+from ops.relay.lanes import AT_ONCE, Lane, RelayLanes
 from ops.relay.pauses import Pauses
 from ops.sinks.base import Sink, SinkMisconfigured, SinkUnavailable
+from ops.sinks.ends import SinkBehind
 from penstock import subscriptions
 from penstock.database.backoff import doubled
 from penstock.errors import (
+    InvalidArgument,
     LogBehind,
     PenstockError,
     StaleLease,
@@ -39,11 +51,9 @@ from penstock.leases.keepers import keeper_for
 from penstock.leases.loop import Rounds
 from penstock.log.restores import Seen, require_log
 from penstock.records import Lease
-from penstock.topics import names
-from penstock.topics.partition_ids import topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.archive.targets import Target
     from penstock.database import Connection
@@ -82,32 +92,28 @@ class Relay(Rounds):
         idle_seconds: float = 0.5,
         backoff: Backoff = DEFAULT_BACKOFF,
         archive: Sequence[Target] = (),
+        at_once: int = AT_ONCE,
+        max_attempts: int | None = None,
     ) -> None:
-        """Make a relay. Below the low sequence it reads the ``archive`` targets."""
+        """Make a relay that sends the blocks of up to ``at_once`` partitions at the same time.
+
+        Below the low sequence it reads the ``archive`` targets. With ``max_attempts`` the events of
+        a block that has failed so often go to the dead letters, also when the sink was only away.
+        """
+        _require_counts(at_once, max_attempts)
         keeper = keeper_for(url, subscription, consumer_id=consumer_id, weight=weight)
         self.keeper = keeper
         super().__init__(HeldLeases(keeper), idle_seconds=idle_seconds)
         self.sink = sink
-        self._channels = Channels(sink, subscription)
         self.dead_letters = 0
-        self._backoff = backoff
-        self._archive = tuple(archive)
-        self._proven: dict[str, int] = {}
-        self._known_as: dict[int, str] = {}
+        self.pauses = Pauses()
+        self._rules = Rules(backoff, tuple(archive), max_attempts)
+        self._lanes = RelayLanes(sink, at_once)
+        self._topics = SinkTopics()
         self._compared: dict[int, int] = {}
         self._begun: dict[int, Begun] = {}
         self._compared_on: Connection | None = None
-        self.pauses = Pauses()
-
-    def preflight(self, connection: Any, topics: list[str]) -> None:
-        """Prove that the sink can take these topics; SinkMisconfigured says what to set."""
-        for topic in topics:
-            found = names.describe_topic(connection, topic)
-            partitions = len(found.partitions)
-            with _asked(self.sink):
-                self.sink.preflight(topic, partitions)
-            self._proven[topic] = partitions
-            self._known_as[found.topic_id] = found.known_as
+        self._begins = True
 
     def run_for(self, max_seconds: float, *, until_drained: bool = False) -> RelayResult:
         """Relay what is there, for at most about ``max_seconds``.
@@ -117,15 +123,19 @@ class Relay(Rounds):
         """
         deadline = time.monotonic() + max_seconds
         pause = threading.Event()
-        with self.keeper, closing(self._channels), self.open() as connection:
-            with suppress(SinkUnavailable):  # its first turn meets it again and counts it
-                self.preflight(connection, sorted({lease.topic for lease in self.keeper.leases()}))
+        with self.keeper, closing(self._lanes), self.open() as connection:
+            self._begins = True
+            self._prove(connection)
             while time.monotonic() < deadline:
                 if self.turn(connection):
                     continue
-                if not self.pauses and not (until_drained and self._lags(connection)):
+                if self._lanes.busy:
+                    self._lanes.wait(_MICRO_BATCH_POLL_SECONDS)
+                elif not self.pauses and not (until_drained and self._lags(connection)):
                     break
-                pause.wait(_MICRO_BATCH_POLL_SECONDS)
+                else:
+                    pause.wait(_MICRO_BATCH_POLL_SECONDS)
+            self._finish(connection)
             drained = not self._lags(connection)
         stats = self.stats
         return RelayResult(
@@ -138,107 +148,207 @@ class Relay(Rounds):
         )
 
     def round(self, connection: Connection) -> int:
-        """Relay one block of each held partition.  Returns how many events are finished."""
-        self._channels.keep(self.keeper.leases())
-        done = 0
+        """Commit what was sent since, and send the next block of each held partition.
+
+        Returns how many events are finished. It waits for no sink: a thread that has finished
+        something wakes the loop.
+        """
+        self._notice(connection)
+        done = sum(self._settle(connection, lane) for lane in self._lanes.finished())
+        self._lanes.end_others(self.keeper.leases())
         for lease in self.keeper.active():
-            if not self.pauses.is_over(lease):
-                continue
+            if self._lanes.is_full or self.is_stopping():
+                break
             self.stats.last_round = time.monotonic()
-            if self.keeper.holds(lease):
-                done += self._relay(connection, lease)
+            lane = self._lanes.of(lease)
+            is_free = lane is None or not lane.is_busy
+            if is_free and self.pauses.is_over(lease) and self.keeper.holds(lease):
+                done += self._counted(lease, partial(self._start, connection, lease))
         return done
 
     def let_go(self, connection: Connection, asked: list[Lease]) -> list[Lease]:
-        """All of them: a block is sent and committed in one round."""
+        """Those without a channel.  The others follow when theirs is closed."""
+        free = []
         for lease in asked:
-            self._channels.drop(lease)
-        return asked
+            lane = self._lanes.of(lease)
+            if lane is None:
+                free.append(lease)
+            elif not lane.is_busy:
+                self._lanes.end(lane)
+        return free
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """The channels are closed before the leases are given back."""
-        with super().at_work(), closing(self._channels):
+        """The threads have ended and the channels are closed before the leases are given back."""
+        self._begins = True
+        with super().at_work():
+            self._lanes.wake = self._wake.set
+            with closing(self._lanes):
+                yield
+
+    @contextmanager
+    def session(self, connection: Connection) -> Iterator[None]:
+        """When the relay is told to stop, the blocks that are being sent are finished."""
+        yield
+        self._finish(connection)
+
+    def _finish(self, connection: Connection) -> None:
+        """Commit what is still being sent, and begin nothing more."""
+        self._begins = False
+        while self._lanes.busy:
+            self._lanes.wait()
+            for lane in self._lanes.finished():
+                self._settle(connection, lane)
+
+    def _prove(self, connection: Connection) -> None:
+        """SinkMisconfigured when the sink is not set up for all topics, before anything is sent."""
+        for lease in {each.topic: each for each in self.keeper.leases()}.values():
+            topic = self._topics.of(connection, lease)
+            with self._later():
+                if topic is not None:
+                    self._lanes.preflights.require(lease.topic, topic.partitions)
+
+    @contextmanager
+    def _later(self) -> Iterator[None]:
+        """Whatever else the sink raises, the first turn meets again and counts."""
+        try:
             yield
+        except SinkMisconfigured:
+            raise
+        except BaseException as error:
+            if is_interruption(error):
+                raise
+
+    def _notice(self, connection: Connection) -> None:
+        """On another connection it is compared again what the sink holds."""
+        if connection is not self._compared_on:
+            self._compared_on = connection
+            self._compared.clear()
 
     def _lags(self, connection: Connection) -> bool:
         """Whether a partition has events that are not sent, whoever holds it."""
         found = subscriptions.lag(connection, self.keeper.member.subscription)
         return any(each.lag_events for each in found)
 
-    def _relay(self, connection: Connection, lease: Lease) -> int:
+    def _counted(self, lease: Lease, step: Callable[[], int]) -> int:
+        """One step for a lease.  Whatever stops it is counted, and other partitions go on."""
         try:
-            known_as = self._prove(connection, lease)
-            self._compare(connection, lease, known_as)
-            member = self.keeper.member
-            result = relay_once(
-                connection,
-                member,
-                lease,
-                self._channels,
-                self._backoff,
-                begun=self._begun,
-                targets=self._archive,
-            )
+            return step()
         except StaleLease as error:
             self.stats.stale(error)
             self.keeper.lost(lease)
-            return 0
         except PenstockError as error:
-            if isinstance(error, SinkMisconfigured) and not self._proven:
+            if isinstance(error, SinkMisconfigured) and not self._lanes.preflights.proven:
                 raise  # at the start, a person sees it; later, other partitions go on
-            # No block was open yet, so the database has nothing to count the failure on.
-            if isinstance(error, LogBehind):  # recorded, so that all readers are stopped
+            if isinstance(error, LogBehind):
                 self._compared.pop(lease.partition_id, None)
-            shortest, longest = self._backoff.base_seconds, self._backoff.max_seconds
+            # No block is open, so the database has nothing to count the failure on.
+            shortest, longest = self._rules.backoff.base_seconds, self._rules.backoff.max_seconds
             pause = doubled(self.pauses.attempts(lease) + 1, shortest, longest)
             self._pause(lease, pause, error_text(error))
-            return 0
-        if result is None:
-            self.pauses.end(lease)
-            return 0
-        return self._settled(lease, result)
+        return 0
 
-    def _prove(self, connection: Connection, lease: Lease) -> str:
-        """Check the sink once for each topic and address.
-
-        Returns the name by which the sink knows it.
-        """
-        topic_id = topic_of(lease.partition_id)
-        if lease.partition >= self._proven.get(lease.topic, 0) or topic_id not in self._known_as:
-            self.preflight(connection, [lease.topic])
-        if topic_id not in self._known_as:
+    def _start(self, connection: Connection, lease: Lease) -> int:
+        """Open the lease's next block, and send what comes next on its way."""
+        topic = self._topics.of(connection, lease)
+        if topic is None:
             self.keeper.check_in_soon()
             raise TopicNotFound(f'"{lease.topic}" has become another topic\'s address')
-        return self._known_as[topic_id]
-
-    def _compare(self, connection: Connection, lease: Lease, known_as: str) -> None:
-        """Check that the log reaches what the sink holds, once for each lease and connection.
-
-        When the log turns out to be put back, it checks again, and also what was begun under this
-        lease.
-        """
-        if connection is not self._compared_on:
-            self._compared_on = connection
-            self._compared.clear()
-        if self._compared.get(lease.partition_id) == lease.lease_epoch:
-            return
-        relay = self.keeper.member.subscription
+        served = topic.served(self.keeper.member.subscription, lease)
+        lane = self._lanes.of(lease)
+        if lane is not None and lane.served != served:
+            self._lanes.end(lane)  # when that is done, the loop is woken
+            return 0
+        work = self._blocks(connection, lease)
         try:
-            with _asked(self.sink):
-                seen = self._channels.of(lease, known_as).seen()
-        except BaseException:
-            self._channels.drop(lease)
+            hand = work.open(self.sink, self._begun)
+        except LogBehind:
+            with suppress(LogBehind):  # recorded, so that all readers are stopped
+                self._compare(connection, lease, None)
             raise
+        lane = self._lanes.enter(lease, served, topic.partitions)
+        lane.hand = hand
+        ended = None if hand is None else work.read(hand)
+        return self._go_on(connection, lane) if ended is None else self._settled(lease, ended)
+
+    def _go_on(self, connection: Connection, lane: Lane) -> int:
+        """Ask what the sink holds, once for each lease and connection; then send the block."""
+        lease, hand = lane.lease, lane.hand
+        if hand is not None and hand.block is not None and not hand.block.events:
+            return self._commit(connection, lane, hand)  # the sink may be away for ever
+        if self._compared.get(lease.partition_id) != lease.lease_epoch:
+            self._lanes.ask(lane, self._answered)
+        elif hand is None:
+            self.pauses.end(lease)
+        elif self.keeper.holds(lease):  # else the block is its next holder's
+            if hand.parts:
+                self._blocks(connection, lease).read_part(hand, self.sink)
+            self._lanes.send(lane, self._sent)
+        return 0
+
+    def _settle(self, connection: Connection, lane: Lane) -> int:
+        """Handle what a thread has finished, on the connection of now."""
+        return self._counted(lane.lease, lambda: lane.then(connection, lane))
+
+    def _answered(self, connection: Connection, lane: Lane) -> int:
+        """The sink was asked what it holds."""
+        if lane.error is not None:
+            return self._failed(connection, lane, lane.error)
+        self._compare(connection, lane.lease, lane.seen)
+        self._compared[lane.lease.partition_id] = lane.lease.lease_epoch
+        return self._go_on(connection, lane) if self._begins else 0
+
+    def _sent(self, connection: Connection, lane: Lane) -> int:
+        """A block was sent, or not."""
+        hand, error = lane.hand, lane.error
+        assert hand is not None
+        work = self._blocks(connection, lane.lease)
+        if error is None and hand.part is None:
+            return self._commit(connection, lane, hand)
+        if isinstance(error, SinkBehind):
+            try:
+                work.bridge(hand, error)
+            except PenstockError as stopped:
+                self._lanes.end(lane)
+                return self._failed(connection, lane, stopped)
+        elif error is not None and not work.refused(hand, error):
+            return self._failed(connection, lane, error)
+        hand.part = None
+        return self._go_on(connection, lane) if self._begins else 0
+
+    def _commit(self, connection: Connection, lane: Lane, hand: InHand) -> int:
+        lane.hand = None
+        done = self._blocks(connection, lane.lease).commit(hand, self.sink)
+        return self._settled(lane.lease, done)
+
+    def _failed(self, connection: Connection, lane: Lane, error: BaseException) -> int:
+        hand, lane.hand = lane.hand, None
+        if hand is not None:
+            result = self._blocks(connection, lane.lease).failed(hand, error)
+            if isinstance(error, SinkMisconfigured) and not self._lanes.preflights.proven:
+                raise error
+            return self._settled(lane.lease, result)
+        if isinstance(error, PenstockError):
+            raise error
+        name = self.sink.name
+        log.error("the sink %s failed with an unexpected error", name, exc_info=error)
+        raise SinkUnavailable(f"the sink {name} failed: {error_text(error)}") from error
+
+    def _compare(self, connection: Connection, lease: Lease, seen: Seen | None) -> None:
+        """Check that the log reaches what the sink holds, and what was begun under this lease."""
         places = [] if seen is None else [seen]
         begun = self._begun.get(lease.partition_id)
         if begun is not None and begun.lease_epoch == lease.lease_epoch:
             places.append(Seen(begun.last_sequence, lease.history))
-        if places:
-            furthest = max(places, key=lambda each: (each.history, each.sequence))
-            source = f'{self.sink.name} of the relay "{relay}"'
-            require_log(connection, {lease.partition_id: furthest}, source, relay)
-        self._compared[lease.partition_id] = lease.lease_epoch
+        if not places:
+            return
+        relay = self.keeper.member.subscription
+        furthest = max(places, key=lambda each: (each.history, each.sequence))
+        source = f'{self.sink.name} of the relay "{relay}"'
+        require_log(connection, {lease.partition_id: furthest}, source, relay)
+
+    def _blocks(self, connection: Connection, lease: Lease) -> BlockWork:
+        return BlockWork(connection, self.keeper.member, lease, self._rules)
 
     def _settled(self, lease: Lease, result: BlockResult) -> int:
         self.dead_letters += result.dead_letters
@@ -264,32 +374,7 @@ class Relay(Rounds):
         )
 
 
-@contextmanager
-def _asked(sink: Sink) -> Iterator[None]:
-    """Whatever a sink raises in the block is a failed attempt, as it is when a block is sent."""
-    try:
-        yield
-    except PenstockError:
-        raise
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        log.error("the sink %s failed with an unexpected error", sink.name, exc_info=error)
-        raise SinkUnavailable(f"the sink {sink.name} failed: {error_text(error)}") from error
-
-
-def relay_micro_batch(
-    url: str | None,
-    subscription: str,
-    sink: Sink,
-    max_seconds: float = 60,
-    *,
-    archive: Sequence[Target] = (),
-) -> RelayResult:
-    """Relay what is there and end: the form for a scheduled run.
-
-    Below the low sequence it reads the ``archive`` targets.
-
-    SinkMisconfigured when the sink is not set up right. Other failures are in the result.
-    """
-    return Relay(url, subscription, sink, archive=archive).run_for(max_seconds)
+def _require_counts(at_once: int, max_attempts: int | None) -> None:
+    for name, count in (("at_once", at_once), ("max_attempts", max_attempts)):
+        if count is not None and count < 1:
+            raise InvalidArgument(f"{name} of a relay is {count}", hint="it is at least 1")

@@ -84,16 +84,42 @@ def to_json(event: Event) -> bytes:
 
 
 def to_properties(event: Event) -> dict[str, str]:
-    """The binary form: `ce_*` properties and `content-type`.  The payload is not changed."""
-    found = {f"ce_{name}": str(value) for name, value in attributes(event).items()}
-    content_type = found.pop("ce_datacontenttype", None)
-    if content_type is not None:
-        found["content-type"] = content_type
+    """The binary form: `ce_*` properties and `content-type`.  The payload is not changed.
+
+    A relay does this for each event, so what its partition's events share is made once.
+    """
+    shared = _shared(event.topic, event.type, event.partition, event.history)
+    found = {
+        **shared,
+        "ce_id": str(event.event_id),
+        "ce_time": _time(event.created_at),
+        "ce_sequence": sequence_text(event.sequence),
+        "ce_recordedtime": _time(event.sequenced_at),
+    }
+    if event.key:
+        found["ce_partitionkey"] = event.key
+    if event.content_type:
+        found["content-type"] = event.content_type
+    if event.headers:
+        found.update({f"ce_{name}": text for name, text in _from_headers(event.headers).items()})
     return found
 
 
+@lru_cache(maxsize=1024)
+def _shared(topic: str, kind: str, partition: int, history: int) -> dict[str, str]:
+    return {
+        "ce_specversion": "1.0",
+        "ce_source": source(topic),
+        "ce_type": kind or DEFAULT_TYPE,
+        "ce_penstockpartition": str(partition),
+        "ce_penstockhistory": str(history),
+    }
+
+
 def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def _from_headers(headers: dict[str, Any]) -> dict[str, str]:

@@ -217,5 +217,6 @@ def wire_size(event: Event, properties: Mapping[str, str]) -> int:
     """An upper bound of the bytes that the event needs in a batch before compression."""
     size = len(event.payload) + _MESSAGE_OVERHEAD + len((event.key or "").encode())
     for name, value in properties.items():
-        size += len(name) + len(value.encode()) + _PROPERTY_OVERHEAD
+        length = len(value) if value.isascii() else len(value.encode())
+        size += len(name) + length + _PROPERTY_OVERHEAD
     return size

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
-from ops.relay import block as blocks
-from ops.relay.block import Backoff, BlockResult
-from ops.relay.channels import Channels
+from ops.relay.block import DEFAULT_BACKOFF, Backoff, BlockResult, BlockWork, InHand, Rules
+from ops.relay.relay import Relay
 from ops.sinks.base import Channel, RelayBlock, Sink, SinkLease
+from ops.sinks.ends import SinkBehind
+from penstock.archive.targets import Target
+from penstock.errors import SinkError, is_interruption
 from penstock.log.restores import Seen
 from penstock.records import Lease
 from penstock.subscriptions.stream import Membership
@@ -94,6 +98,8 @@ class Alone:
             self._channels[lease] = self.sink.open(lease)
         try:
             self._channels[lease].send_block(block)
+        except SinkBehind:  # its channel goes on when it has what is missing
+            raise
         except BaseException:
             self._channels.pop(lease).close()
             raise
@@ -110,12 +116,54 @@ def relay_once(
     member: Membership,
     lease: Lease,
     sink: Sink,
-    backoff: Backoff = blocks.DEFAULT_BACKOFF,
-    **options: Any,
+    backoff: Backoff = DEFAULT_BACKOFF,
+    *,
+    targets: Sequence[Target] = (),
+    max_attempts: int | None = None,
 ) -> BlockResult | None:
-    """One attempt at a block, over a channel of its own."""
-    channels = Channels(sink, member.subscription)
+    """One attempt at a block, in this thread."""
+    work = BlockWork(connection, member, lease, Rules(backoff, tuple(targets), max_attempts))
+    hand = work.open(sink)
+    if hand is None:
+        return None
+    ended = work.read(hand)
+    with closing(Alone(sink)) as alone:
+        while ended is None:
+            assert hand.block is not None
+            try:
+                alone.send_block(hand.part or hand.block)
+            except SinkBehind as behind:
+                ended = _bridged(work, hand, behind)
+            except BaseException as error:
+                if is_interruption(error):
+                    raise
+                ended = None if work.refused(hand, error) else work.failed(hand, error)
+            else:
+                if hand.part is None:
+                    return work.commit(hand, sink)
+            hand.part = None
+            if hand.parts:
+                work.read_part(hand, sink)
+    return ended
+
+
+def _bridged(work: BlockWork, hand: InHand, behind: SinkBehind) -> BlockResult | None:
     try:
-        return blocks.relay_once(connection, member, lease, channels, backoff, **options)
-    finally:
-        channels.close()
+        work.bridge(hand, behind)
+    except SinkError as error:
+        return work.failed(hand, error)
+    return None
+
+
+def turn(relay: Relay, connection: Any) -> int:
+    """One turn of a relay, and what it began: at most a block of each partition."""
+    relay._lanes.end_others(relay.keeper.leases())
+    return _finished(relay, connection) + relay.turn(connection) + _finished(relay, connection)
+
+
+def _finished(relay: Relay, connection: Any) -> int:
+    done = 0
+    while relay._lanes.busy:
+        relay._lanes.wait()
+        done += sum(relay._settle(connection, lane) for lane in relay._lanes.finished())
+    return done

@@ -15,6 +15,7 @@ import signal
 import threading
 
 from ops.relay.block import Backoff
+from ops.relay.lanes import AT_ONCE
 from ops.relay.relay import Relay
 from ops.sinks.address import configured_sink
 from ops.sinks.base import Channel, RelayBlock, Sink
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("--crash", choices=["before", "after"])
     parser.add_argument("--blind", action="store_true")
     parser.add_argument("--block-events", type=int)
+    parser.add_argument("--at-once", type=int, default=AT_ONCE)
     parser.add_argument("url")
     parser.add_argument("subscription")
     parser.add_argument("sink")
@@ -70,7 +72,14 @@ def main() -> None:
     if given.crash:
         sink = CrashingSink(sink, given.crash)
     backoff = Backoff(base_seconds=0.1, max_seconds=1)
-    Relay(given.url, given.subscription, sink, idle_seconds=0.05, backoff=backoff).run(stop)
+    Relay(
+        given.url,
+        given.subscription,
+        sink,
+        idle_seconds=0.05,
+        backoff=backoff,
+        at_once=given.at_once,
+    ).run(stop)
     sink.close()
 
 

@@ -71,7 +71,11 @@ def _handler(receiver: Receiver) -> type[http.server.BaseHTTPRequestHandler]:
             super().setup()
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            length = int(self.headers["Content-Length"])
+            body = self.rfile.read(length)
+            if len(body) < length:  # who called is dead
+                self.close_connection = True
+                return
             headers = {name.lower(): value for name, value in self.headers.items()}
             call = Call(self.path, headers, body)
             receiver.calls.append(call)

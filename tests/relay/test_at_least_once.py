@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.relay.relay import relay_micro_batch
+from ops.relay.relay import Relay
 from ops.sinks.address import open_sink
 from penstock import subscriptions
 from penstock.subscriptions.dead_letters import dead_letters
@@ -102,7 +102,7 @@ def test_a_refused_event_is_a_dead_letter_and_the_others_come_once(
 
     hook.receiver.answer = answer
     sink = open_sink(hook.log.sink, environ=hook.receiver.environ())
-    result = relay_micro_batch(database_url, SUBSCRIPTION, sink)
+    result = Relay(database_url, SUBSCRIPTION, sink).run_for(60)
     assert (result.events, result.dead_letters, result.drained) == (198, 2, True)
     assert doubled_within_blocks(hook.log, hook.found()) == 0
     letters = dead_letters(connection, SUBSCRIPTION)
@@ -117,10 +117,10 @@ def test_a_receiver_that_is_gone_pauses_the_relay(
     hook.log.publish(20)
     hook.receiver.answer = lambda _: Says(410)
     sink = open_sink(hook.log.sink, environ=hook.receiver.environ())
-    result = relay_micro_batch(database_url, SUBSCRIPTION, sink, 5)
+    result = Relay(database_url, SUBSCRIPTION, sink).run_for(5)
     assert result.events == 0
     assert "answered 410 Gone" in result.last_error
     assert len(hook.receiver.calls) <= PARTITIONS
     subscriptions.resume(connection, SUBSCRIPTION)
     hook.receiver.answer = lambda _: Says()
-    assert relay_micro_batch(database_url, SUBSCRIPTION, sink).events == 20
+    assert Relay(database_url, SUBSCRIPTION, sink).run_for(60).events == 20

@@ -149,3 +149,16 @@ def test_any_event_is_one_line_that_the_sdk_reads(**fields: Any) -> None:
     assert found.keys() - attributes(one).keys() in ({"data"}, {"data_base64"})
     assert read(line).get_type() == (kind or "penstock.event")
     assert to_json(one) == line
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"key": "", "type": "", "content_type": ""}, {"headers": {"subject": "a", "B": 1}}],
+)
+def test_the_binary_form_has_the_same_attributes(changes: dict[str, Any]) -> None:
+    """What events share is made once: that is all that to_properties does in another way."""
+    one = event(9, **changes)
+    wanted = {f"ce_{name}": str(value) for name, value in attributes(one).items()}
+    if "ce_datacontenttype" in wanted:
+        wanted["content-type"] = wanted.pop("ce_datacontenttype")
+    assert to_properties(one) == wanted

@@ -20,6 +20,7 @@ from penstock.log.histories import restore_status
 from penstock.subscriptions import stream
 from tests.doctor.pooler import Pooler
 from tests.kit.log import drain, known_as, topic, wait_until
+from tests.kit.sinks import turn
 from tests.kit.storage import many
 from tests.kit.stream import STREAM, SUBSCRIPTION, slow_leases
 from tests.support import PostgresServer
@@ -97,17 +98,17 @@ def test_the_connection_outlives_a_restore_and_nothing_is_sent(
     ):
         relay = Relay(pooler.url, SUBSCRIPTION, sink, backoff=FAST)
         with relay.keeper, relay.open() as connection:
-            relay.turn(connection)
+            turn(relay, connection)
             (lease,) = relay.keeper.leases()
             restored.take()
             _grow(database_url, 50)
-            relay.turn(connection)
+            turn(relay, connection)
             lines = sink.path(name, 0).read_bytes()
             restored.come_back()
             _grow(database_url, events)
             for _ in range(3):
                 relay.pauses = Pauses()
-                relay.turn(connection)
+                turn(relay, connection)
             assert [each.lease_epoch for each in relay.keeper.leases()] == [lease.lease_epoch]
             assert not connection.closed
             assert relay.stats.last_error.startswith("LogBehind")

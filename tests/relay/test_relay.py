@@ -8,16 +8,14 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from ops.relay import relay as relay_module
 from ops.relay.block import Backoff
-from ops.relay.relay import Relay, relay_micro_batch
+from ops.relay.relay import Relay
 from ops.sinks import open_sink
 from ops.sinks.base import (
     Channel,
@@ -68,11 +66,11 @@ def assert_exact(log: Chaos) -> None:
 def test_a_micro_batch_relays_what_is_there(log: Chaos, database_url: str) -> None:
     log.publish(1000)
     sink = open_sink(log.sink)
-    result = relay_micro_batch(database_url, SUBSCRIPTION, sink)
+    result = Relay(database_url, SUBSCRIPTION, sink).run_for(60)
     assert (result.events, result.drained, result.failures) == (1000, True, 0)
-    assert relay_micro_batch(database_url, SUBSCRIPTION, sink).events == 0
+    assert Relay(database_url, SUBSCRIPTION, sink).run_for(60).events == 0
     log.publish(10)
-    assert relay_micro_batch(database_url, SUBSCRIPTION, sink).events == 10
+    assert Relay(database_url, SUBSCRIPTION, sink).run_for(60).events == 10
     assert_exact(log)
 
 
@@ -89,7 +87,7 @@ def test_killed_again_and_again_and_still_exactly_once(log: Chaos, events: int, 
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_the_successor_sends_the_recorded_block(log: Chaos, where: str) -> None:
     log.publish(4000)
-    first = log.start("--crash", where)
+    first = log.start("--crash", where, "--at-once", "1")
     assert first.wait(timeout=60) == -9
     stored = sum(len(written(log, partition)) for partition in range(PARTITIONS))
     assert (stored > log.done()) == (where == "after")
@@ -218,7 +216,11 @@ def test_without_the_guard_a_fault_of_the_sink_ends_the_relay(
     log: Chaos, scripted: Scripted, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: the relay counts only what is a Penstock error."""
-    monkeypatch.setattr(relay_module, "_asked", lambda _: nullcontext())
+
+    def raised(relay: Relay, connection: Any, lane: Any, error: BaseException) -> int:
+        raise error
+
+    monkeypatch.setattr(Relay, "_failed", raised)
     log.publish(2)
     scripted.unseen = [ValueError("a fault of the sink")]
     with pytest.raises(ValueError, match="a fault of the sink"):
@@ -231,7 +233,7 @@ def test_a_sink_that_is_set_up_wrong_ends_a_relay_that_has_proven_nothing(
 ) -> None:
     """Later it is an attempt, so that the other partitions go on: a resize, for example."""
     log.publish(2)
-    scripted.unready = [SinkMisconfigured("no such place")]
+    scripted.unready = [SinkMisconfigured("no such place")] * PARTITIONS
     relay = Relay(database_url, SUBSCRIPTION, scripted, backoff=FAST, idle_seconds=0.01)
     with pytest.raises(SinkMisconfigured, match="no such place"):
         _run(relay, log, 2)
@@ -319,7 +321,7 @@ def test_a_sink_that_is_set_up_wrong_stops_a_micro_batch(log: Chaos, tmp_path: P
     log.publish(10)
     (tmp_path / "file").write_text("")
     with pytest.raises(SinkMisconfigured):
-        relay_micro_batch(log.url, SUBSCRIPTION, open_sink(f"jsonl:{tmp_path}/file/out"))
+        Relay(log.url, SUBSCRIPTION, open_sink(f"jsonl:{tmp_path}/file/out")).run_for(60)
     assert log.done() == 0
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ops.relay import block as relay_block
+from ops.relay.block import BlockResult, BlockWork
 from ops.relay.pauses import Pauses
 from ops.relay.relay import Relay
 from ops.sinks.base import Channel, RelayBlock
@@ -25,6 +26,7 @@ from penstock.log.histories import reconcile, restore_status
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.ops.test_relay import FAST, Scripted
+from tests.kit.sinks import turn
 from tests.kit.stream import (
     SUBSCRIPTION,
     check_in,
@@ -91,23 +93,23 @@ def _put_back_between(db: ContractDatabase, sink: Interrupted, events: int) -> t
     filled(own, events=4)
     slow_leases(own)
     with _relaying(db, sink) as (relay, connection):
-        relay.turn(connection)
+        turn(relay, connection)
         snapshot = Snapshot(db)
         more(own, events=4, start=5)
-        relay.turn(connection)
+        turn(relay, connection)
         assert _sent(sink) == [(1, 1, 4), (1, 5, 8)]
         snapshot.come_back()
         more(own, events=events, start=100)
         for _ in range(3):  # what was refused once is not done at the second try
             relay.pauses = Pauses()
-            relay.turn(connection)
+            turn(relay, connection)
         error, status = relay.stats.last_error, restore_status(own)
         if "LogBehind" in error:
             assert (len(sink.blocks), stored(own)) == (2, 4)
             reconcile(own, "a test")
             check_in(relay.keeper)
             relay.pauses = Pauses()
-            relay.turn(connection)
+            turn(relay, connection)
             assert (sink.blocks[-1].history, sink.blocks[-1].first_sequence) == (2, 5)
     assert sink.written()[:8] == [(number, number) for number in range(1, 9)]
     return error, status
@@ -147,7 +149,7 @@ def _put_back_while_sending(db: ContractDatabase, sink: Interrupted) -> tuple[st
     filled(own, events=6)
     slow_leases(own)
     with _relaying(db, sink) as (relay, connection):
-        relay.turn(connection)
+        turn(relay, connection)
         snapshot = Snapshot(db)
         more(own, events=2, start=7)
 
@@ -156,13 +158,13 @@ def _put_back_while_sending(db: ContractDatabase, sink: Interrupted) -> tuple[st
             more(own, events=6, start=100)
 
         sink.meanwhile = restored
-        relay.turn(connection)
+        turn(relay, connection)
         error = relay.stats.last_error
     return error, stored(own)
 
 
 def test_a_block_that_is_gone_is_not_committed(db: ContractDatabase, sink: Interrupted) -> None:
-    """Guard: _Work.commit looks for the block in the same transaction."""
+    """Guard: BlockWork.commit looks for the block in the same transaction."""
     error, position = _put_back_while_sending(db, sink)
     assert error.startswith("LogBehind")
     assert position == 4
@@ -173,12 +175,14 @@ def test_without_that_look_events_are_passed_over(
 ) -> None:
     """Mutant: the commit alone. Sequences 7 and 8 are other events, which nobody has sent."""
 
-    def commit(work: Any, opened: Any, sink: object) -> None:
+    def commit(work: Any, hand: Any, sink: object) -> BlockResult:
+        opened = hand.opened
         positions = [(work.lease, opened.last_sequence)]
         after = [opened.first_sequence - 1]
         stream.commit(work.connection, work.member, positions, after=after)
+        return BlockResult(len(hand.block.events), opened.last_sequence)
 
-    monkeypatch.setattr(relay_block._Work, "commit", commit)
+    monkeypatch.setattr(BlockWork, "commit", commit)
     assert _put_back_while_sending(db, sink) == ("", 8)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ops.relay.relay import Relay, relay_micro_batch
+from ops.relay.relay import Relay
 from ops.seal import seal
 from penstock import database
 from penstock.archive.targets import Target
@@ -65,7 +65,7 @@ def _all(last: int = 20) -> list[tuple[int, int]]:
 def test_it_reads_on_from_the_archive(db: ContractDatabase, sink: Scripted, target: Target) -> None:
     """Blocks end at the low sequence; then it goes on in the database."""
     _cold(db.connect(), target)
-    done = relay_micro_batch(db.url, SUBSCRIPTION, sink, archive=[target])
+    done = Relay(db.url, SUBSCRIPTION, sink, archive=[target]).run_for(60)
     assert (done.events, done.failures, done.drained) == (20, 0, True)
     assert sink.written() == _all()
     assert [(each.first_sequence, each.last_sequence) for each in sink.blocks] == [
@@ -82,7 +82,7 @@ def test_without_a_target_the_error_names_the_option(
     member, lease = member_with_lease(own, "a")
     with pytest.raises(BelowLowSequence):
         relay_once(own, member, lease, sink, FAST)
-    done = relay_micro_batch(db.url, SUBSCRIPTION, sink, 0.5)
+    done = Relay(db.url, SUBSCRIPTION, sink).run_for(0.5)
     assert not done.drained
     assert sink.blocks == []
 
@@ -117,7 +117,7 @@ def test_a_refused_event_becomes_a_dead_letter_with_its_payload(
     own = db.connect()
     _cold(own, target)
     sink.refuses = {3}
-    done = relay_micro_batch(db.url, SUBSCRIPTION, sink, archive=[target])
+    done = Relay(db.url, SUBSCRIPTION, sink, archive=[target]).run_for(60)
     assert (done.events, done.dead_letters) == (19, 1)
     assert sink.written() == [each for each in _all() if each[0] != 3]
     (letter,) = dead_letters(own, SUBSCRIPTION)

@@ -25,7 +25,7 @@ from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.log import drain, known_as, put, topic
-from tests.kit.sinks import InFront
+from tests.kit.sinks import InFront, relay_once
 from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
@@ -80,8 +80,9 @@ def relayed(db: ContractDatabase, folder: Path, seconds: float = 20) -> tuple[in
 
 def killed(db: ContractDatabase, folder: Path) -> None:
     """A relay has sent ten events and is gone before it could commit them."""
+    member, lease = member_with_lease(db.connect(), "dead")
     with pytest.raises(Killed), closing(Dying(Files(folder))) as sink:
-        Relay(db.url, SUBSCRIPTION, sink, consumer_id="dead", backoff=FAST).run_for(20)
+        relay_once(db.connect(), member, lease, sink)
     end_lease(db, "dead")
 
 
