@@ -94,11 +94,15 @@ class KafkaClient:
         self._login_failed = None
         try:
             yield
-        except KafkaException as error:
-            with suppress(KafkaException):
+        except (KafkaException, SystemError) as error:
+            # A fatal error in the middle of reports comes out as a SystemError because of it.
+            found = error.__cause__ if isinstance(error, SystemError) else error
+            if not isinstance(found, KafkaException):
+                raise
+            with suppress(KafkaException, SystemError):
                 if client is not None:
                     client.poll(0)  # what it reports beside its calls
-            raise self.error(error.args[0], doing) from None
+            raise self.error(found.args[0], doing) from None
 
     def answer(self, asked: Future[T], client: Any) -> T:
         """The answer to a call of the admin interface.  A login that fails ends the wait."""

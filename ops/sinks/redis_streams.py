@@ -262,7 +262,7 @@ def _fields_of(block: RelayBlock) -> Any:
     def fields(event: Event) -> list[str | bytes]:
         found: list[str | bytes] = [RELAY_FIELD, block.relay, TOPIC_FIELD, block.known_as]
         for name, value in to_properties(event).items():
-            found += [name, value]
+            found += [name, value.encode()]  # a text that cannot be written is refused here
         return [*found, "data", event.payload]
 
     return fields

@@ -26,6 +26,7 @@ from tests.kit.log import drain, put, topic
 from tests.kit.sinks import Alone
 from tests.kit.storage import many
 from tests.relay.conftest import Broker
+from tests.relay.kafka import KafkaBroker
 from tests.support import PostgresServer
 
 FAST = Backoff(base_seconds=0.01, max_seconds=0.05)
@@ -135,6 +136,21 @@ def test_pulsar_is_ahead_of_the_log(
     assert broker.sequences(target, 0) == list(range(1, 101))
     assert _relay(copy, sink).events == 20
     assert broker.sequences(target, 0) == [*range(1, 101), *range(51, 71)]
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_kafka_is_ahead_of_the_log(
+    database_url: str, clone: Clone, kafka_broker: KafkaBroker, topic: str
+) -> None:
+    """Guards: Relay._compare, KafkaChannel.seen."""
+    with closing(kafka_broker.sink()) as sink:
+        target = sink.settings.topic(topic)
+        copy = _earlier_state(database_url, clone, sink, topic)
+        _judge(copy, _relay(copy, sink, 2), f'kafka of the relay "{SUBSCRIPTION}"', topic)
+        assert kafka_broker.sequences(target) == list(range(1, 101))
+        assert _relay(copy, sink).events == 20
+        assert kafka_broker.sequences(target) == [*range(1, 101), *range(51, 71)]
 
 
 def test_what_a_file_sink_has_seen(tmp_path: Path) -> None:
