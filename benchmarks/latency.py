@@ -64,24 +64,24 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
     per_commit = RATE // COMMITS[bench.engine]
     warm = min(RATE * WARM_SECONDS, count // 2)
     hot_work = ["hot", str(count), str(COMMITS[bench.engine]), str(per_commit)]
-    hot = _measured(bench, 1, hot_work, warm)
-    yield _figure("latency_hot_p50", hot.percentile(50), hot, per_commit, middle)
-    yield _figure("latency_hot_p99", hot.percentile(99), hot, per_commit, hot_end)
-    yield _figure("latency_hot_max", max(hot.milliseconds), hot, per_commit, None)
+    hot = measured(bench, 1, hot_work, warm)
+    yield figure_of("latency_hot_p50", hot.percentile(50), hot, per_commit, middle)
+    yield figure_of("latency_hot_p99", hot.percentile(99), hot, per_commit, hot_end)
+    yield figure_of("latency_hot_max", max(hot.milliseconds), hot, per_commit, None)
     middle, end = QUEUE_AIMS[bench.engine]
-    queued = _measured(bench, 1, hot_work, warm, kind="queue")
-    yield _figure("latency_queue_p50", queued.percentile(50), queued, per_commit, middle)
-    yield _figure("latency_queue_p99", queued.percentile(99), queued, per_commit, end)
+    queued = measured(bench, 1, hot_work, warm, kind="queue")
+    yield figure_of("latency_queue_p50", queued.percentile(50), queued, per_commit, middle)
+    yield figure_of("latency_queue_p99", queued.percentile(99), queued, per_commit, end)
     is_whole = settings.rows is None
     events, idle = (COLD_EVENTS, COLD_AFTER_SECONDS) if is_whole else (3, 1.0)
-    cold = _measured(bench, events, ["cold", str(events), str(idle)])
-    yield _figure("latency_cold_p50", cold.percentile(50), cold, 1, None)
-    yield _figure("latency_cold_p99", cold.percentile(99), cold, 1, cold_end)
+    cold = measured(bench, events, ["cold", str(events), str(idle)])
+    yield figure_of("latency_cold_p50", cold.percentile(50), cold, 1, None)
+    yield figure_of("latency_cold_p99", cold.percentile(99), cold, 1, cold_end)
     drawn = {f"hot, {RATE:,} events/s": hot.milliseconds, "cold": cold.milliseconds}
     if bench.engine == "postgres":
-        woken = _measured(bench, events, ["woken", str(events), str(idle)])
-        yield _figure("latency_woken_p50", woken.percentile(50), woken, 1, None)
-        yield _figure("latency_woken_p99", woken.percentile(99), woken, 1, WOKEN_AIM)
+        woken = measured(bench, events, ["woken", str(events), str(idle)])
+        yield figure_of("latency_woken_p50", woken.percentile(50), woken, 1, None)
+        yield figure_of("latency_woken_p99", woken.percentile(99), woken, 1, WOKEN_AIM)
         drawn["cold, with a waker"] = woken.milliseconds
     if is_whole:
         histogram(
@@ -91,7 +91,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
         )
 
 
-def _figure(
+def figure_of(
     name: str, value: float, sample: Sample, per_commit: int, at_most: float | None
 ) -> Figure:
     return figure(
@@ -100,18 +100,25 @@ def _figure(
     )  # fmt: skip
 
 
-def _measured(
-    bench: Bench, partitions: int, work: Sequence[str], warm: int = 0, *, kind: str = "stream"
+def measured(
+    bench: Bench,
+    partitions: int,
+    work: Sequence[str],
+    warm: int = 0,
+    *,
+    kind: str = "stream",
+    sink: str = "",
 ) -> Sample:
     """Run the three processes once.  Prints the time of each step, without the first events."""
     topic = bench.new_topic(partitions)
     subscription = f"{SUBSCRIPTION}-{kind}-{work[0]}"
-    {"stream": stream, "queue": queue}[kind].subscribe(bench.connection, subscription, [topic])
+    subscribe = queue.subscribe if kind == "queue" else stream.subscribe
+    subscribe(bench.connection, subscription, [topic])
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-latency-") as name:
             folder = Path(name)
             committed, handled = folder / "committed", folder / "handled"
-            reading = (kind, subscription, str(handled))
+            reading = (kind, subscription, str(handled), *filter(None, [sink]))
             with (
                 _running(folder, bench.url, PROGRAMS[0], "--roles", "sequencer") as sequencer,
                 _running(folder, bench.url, PROGRAMS[1], *reading) as consumer,
@@ -127,8 +134,9 @@ def _measured(
                     )
                     sent, came = _joined(committed, handled)
             sequenced, read = (latency_steps.read(folder / f"{each}.calls") for each in PROGRAMS)
-            steps = latency_steps.lines(sent, came, sequenced, read, warm)
-            print(*steps, sep="\n", flush=True)
+            if kind != "relay":  # it makes other calls
+                steps = latency_steps.lines(sent, came, sequenced, read, warm)
+                print(*steps, sep="\n", flush=True)
             # A handler may be called before the publisher has seen the answer to its COMMIT.
             late = [max(0, end - begin) / 1e6 for begin, end in zip(sent, came, strict=True)]
             return Sample(late[warm:])
