@@ -56,6 +56,10 @@ demo-rebalance: $(READY) ## Three consumers share partitions, one is removed; PA
 demo-queue: $(READY) ## 11 workers of a queue, one fails, one is killed, one is paused: each of 20,000 jobs is done once
 	@exec $(BIN)/python -m tools.demo_queue $(ARGS)
 
+.PHONY: demo-kafka
+demo-kafka: $(READY) ## The bank's events go through Kafka while the relay is killed: what is there is added up and compared
+	@$(JAVA) exec $(BIN)/python -m tools.demo_kafka $(ARGS)
+
 .PHONY: test
 test: $(READY) ## The tests, in three processes; ARGS="-k name" chooses, ARGS=-v names each, ARGS="-n 0" is one process
 	@$(SERVERS_OPTIONAL)

@@ -16,6 +16,7 @@ from ops.duties.setup import Setup
 from ops.duties.units import LEFT, MAIN, DutyOutcome
 from ops.policies.policy import FOLLOWS_ANOTHER, follows, is_subscribed
 from ops.policies.settings import RelayPolicy
+from ops.sinks.address import promise_of
 from penstock import subscriptions
 from penstock.errors import SinkError
 from penstock.spark.options import DatabaseAddress
@@ -108,7 +109,8 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         with database.connect() as connection:
             lags = subscriptions.lag(connection, relay.subscription)
             dead = dead_letters(connection, relay.subscription, max_rows=20)
-        yield dg.MaterializeResult(metadata=_metadata(done, lags, dead))
+        promise = promise_of(setup.sinks[place])
+        yield dg.MaterializeResult(metadata=_metadata(done, lags, dead, promise))
 
     return run
 
@@ -123,11 +125,17 @@ def _seconds(config: Mapping[str, Any]) -> int:
     return seconds
 
 
-def _metadata(done: Sequence[DutyOutcome], lags: list[Lag], dead: list[Any]) -> Mapping[str, Any]:
+def _metadata(
+    done: Sequence[DutyOutcome], lags: list[Lag], dead: list[Any], promise: str
+) -> Mapping[str, Any]:
     positions = [(each.partition, each.position, each.lag_events) for each in lags]
     results = [each.result for each in done]
+    events = sum(each.events for each in results)
+    seconds = max((each.seconds for each in done), default=0.0)
     found: dict[str, Any] = {
-        "events": sum(each.events for each in results),
+        "promise": promise,
+        "events": events,
+        "events a second": round(events / seconds, 1) if seconds else 0.0,
         "blocks": sum(each.blocks for each in results),
         "failures": sum(each.failures for each in results),
         "dead letters": sum(each.dead_letters for each in results),

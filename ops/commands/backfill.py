@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ops.backfill import requests as requests
+from ops.commands.groups import with_default
 from ops.commands.installation import Database, Installation
 from ops.commands.platform import backfill as backfill_now
 from ops.commands.sessions import Engine, spark_session
@@ -33,18 +33,9 @@ _AT_ONCE = "now"
 _PLACE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-class _Group(TyperGroup):
-    """``penstock backfill TOPIC --target NAME`` goes on making every missing copy at once."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """What begins with no command is of the command that has no name."""
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = [_AT_ONCE, *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
-    cls=_Group,
+    # `penstock backfill TOPIC --target NAME` goes on making every missing copy at once.
+    cls=with_default(_AT_ONCE),
     help="Bring again what is missing: copies, dropped log epochs, a window in a sink.",
     no_args_is_help=True,
 )

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ops.commands.installation import Database, Installation
-from ops.commands.platform import Topic, show_outcomes
+from ops.commands.outcomes import show_outcomes
+from ops.commands.platform import Topic
 from ops.commands.sessions import Engine, spark_session
 from ops.duties import verbs
 from ops.duties.engine import AUTO

@@ -7,46 +7,33 @@ group ``penstock.commands`` in pyproject.toml.
 from __future__ import annotations
 
 import dataclasses
-import queue
-import signal
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ops.commands.installation import Database, Installation
+from ops.commands.relays import relay as relay
 from ops.commands.sessions import Engine, once, spark_session
 from ops.commands.targets import target as target
 from ops.duties import verbs
-from ops.duties.engine import AUTO, SPARK, SQL, choose
-from ops.duties.running import run
+from ops.duties.engine import AUTO
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, FAILED, LOST, MAIN, DutyOutcome
-from penstock.cli.archive_targets import ArchiveTargets, archive_targets
+from ops.duties.units import FAILED, LOST, DutyOutcome
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.database import connect
 from penstock.errors import ConfigurationError
-from penstock.spark.options import DatabaseAddress
 
 if TYPE_CHECKING:
     from ops.archive.archiving import EpochCopy
     from ops.archive.placement import Placement
     from ops.archive.placing import Placed
     from ops.policies.file import Policies
-    from ops.relay.relay import Relay
-    from ops.sinks.base import Sink
     from penstock.records import LogEpoch
 
 Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
-AtOnce = Annotated[int, typer.Option(min=1, help="How many partitions are sent at once.")]
-MaxAttempts = Annotated[
-    int | None,
-    typer.Option(min=1, help="Then a block's events are dead letters. Default: tried for ever."),
-]
 OnlyTarget = Annotated[
     str | None,
     typer.Option(
@@ -54,97 +41,6 @@ OnlyTarget = Annotated[
         help="NAME=DIRECTORY, or a NAME of the policy file: this one only, whatever the policy is.",
     ),
 ]
-
-
-def relay(
-    subscription: str,
-    sink: Annotated[
-        str | None,
-        typer.Argument(
-            help="jsonl:DIRECTORY or pulsar://HOST:PORT/TENANT/NAMESPACE?admin=URL; else the "
-            "policy file's."
-        ),
-    ] = None,
-    *,
-    forever: Annotated[bool, typer.Option("--forever", help="Go on until SIGTERM.")] = False,
-    max_seconds: Annotated[float, typer.Option(min=0, help="The end, without --forever.")] = 60.0,
-    at_once: AtOnce = 16,
-    max_attempts: MaxAttempts = None,
-    target: ArchiveTargets = None,
-    engine: Engine = AUTO,
-    database: Database = None,
-    output: Output = Format.table,
-) -> None:
-    """Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."""
-    from ops.relay.relay import Relay
-    from ops.sinks.address import absolute_address, configured_sink
-
-    here = Installation(database)
-    url = here.url
-    if sink is None:
-        sink, told = _sink_of(here, subscription)
-        max_attempts = max_attempts or told or None
-    targets = archive_targets(target)
-
-    def made(opened: Sink) -> Relay:
-        return Relay(
-            url,
-            subscription,
-            opened,
-            archive=targets,
-            at_once=at_once,
-            max_attempts=max_attempts,
-        )
-
-    if forever:
-        if choose(engine, 1) == SPARK:
-            raise ConfigurationError(
-                "Spark relays what is there, and then it ends", hint="leave out --forever"
-            )
-        with closing(configured_sink(sink)) as opened:
-            _run_until_signal(made(opened))
-        return
-    setup = Setup(
-        {MAIN: DatabaseAddress(url)},
-        tuple(targets),
-        {(MAIN, subscription): absolute_address(sink)},
-        {(MAIN, subscription): max_attempts} if max_attempts else {},
-        max_seconds,
-    )
-    outcomes = _relayed_on_spark(setup, subscription, engine)
-    if outcomes is not None:
-        show_outcomes(outcomes, output)
-        return
-    with closing(configured_sink(sink)) as opened:
-        result = made(opened).run_for(max_seconds)
-    show([result], output)
-    if not result.drained:
-        raise typer.Exit(EXIT_NO)
-
-
-def _sink_of(here: Installation, subscription: str) -> tuple[str, int]:
-    """Where the policy file sends a subscription, and how often it tries a block, if it says so."""
-    policies = here.known_policies()
-    relays = policies.relays.values()
-    for each in relays:
-        if each.subscription == subscription:
-            return policies.sink_address(each), each.max_attempts
-    raise ConfigurationError(
-        f"{policies.file} has no relay of the subscription {subscription!r}",
-        hint="name a sink, or one of: "
-        f"{', '.join(sorted(each.subscription for each in relays)) or 'none'}",
-    )
-
-
-def _relayed_on_spark(setup: Setup, subscription: str, engine: str) -> list[DutyOutcome] | None:
-    """What Spark has relayed; None when it is not worth its start, or not wanted."""
-    if engine == SQL:
-        return None
-    units, events = verbs.relay_units(setup, [(MAIN, subscription)])
-    if choose(engine, len(units), events) == SQL:
-        return None
-    with ExitStack() as stack:
-        return run(units, setup, engine=SPARK, spark=lambda: stack.enter_context(spark_session()))
 
 
 def seal(
@@ -342,15 +238,6 @@ def _show_cleaned(outcomes: list[DutyOutcome], output: Format) -> None:
         raise typer.Exit(EXIT_NO)
 
 
-def show_outcomes(outcomes: list[DutyOutcome], output: Format) -> None:
-    """A report of duties. Exit code 1: not all is done."""
-    shown = ("duty", "database", "topic", "partition", "subject", "state", "events", "seconds")
-    rows = [each.row() for each in outcomes]
-    show([{name: row[name] for name in (*shown, "error")} for row in rows], output)
-    if any(each.state != DONE for each in outcomes):
-        raise typer.Exit(EXIT_NO)
-
-
 def _show_placed(place: Callable[[], Placed], output: Format) -> int:
     """Show the copies that were made, and say what is left to a later run. Returns how many."""
     from ops.archive.placing import QuorumMissed
@@ -391,22 +278,3 @@ def _show_copies(copies: list[EpochCopy], output: Format) -> None:
         names = ("topic", "partition", "log_epoch", "first_sequence", "last_sequence")
         rows.append({name: epoch[name] for name in names} | rest)
     show(rows, output)
-
-
-def _run_until_signal(worker: Relay) -> None:
-    """Run it in a thread; the first SIGTERM or SIGINT lets it finish what it has in hand."""
-    # A put into this queue may interrupt a get from it, which Event.set and Event.wait may not.
-    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
-    stop = threading.Event()
-    wanted = (signal.SIGTERM, signal.SIGINT)
-    before = {each: signal.signal(each, lambda *_: asked.put(None)) for each in wanted}
-    try:
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="relay") as pool:
-            running = pool.submit(worker.run, stop)
-            running.add_done_callback(lambda _: asked.put(None))
-            asked.get()
-            stop.set()
-            running.result()
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

@@ -354,3 +354,21 @@ class BlockWork:
             "partition_id": self.lease.partition_id,
             "lease_epoch": self.lease.lease_epoch,
         }
+
+
+def resolve_block(
+    connection: Connection, relay: str, topic: str, partition: int, *, was_sent: bool
+) -> int:
+    """Say of an open block whether its sink has got it, when the sink cannot tell any more.
+
+    Returns the new position. The partition's lease is taken from its holder.
+    """
+    rows = database.call(
+        connection,
+        "resolve_block",
+        subscription=relay,
+        topic=topic,
+        partition=partition,
+        was_sent=was_sent,
+    )
+    return int(rows[0][0])

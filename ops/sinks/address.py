@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 from ops.sinks.base import Sink
 from penstock.errors import ConfigurationError, MissingExtra
 
 GROUP = "penstock.sinks"
+
+_EXACTLY_ONCE, _AT_LEAST_ONCE = "exactly once", "at least once"
 
 #: Called as ``factory(parts, environ=..., beside=...)``.
 Factory = Callable[..., Sink]
@@ -37,6 +39,8 @@ class _BuiltIn:
     #: The package that the module needs: as it is imported, and as pip installs it.
     package: str = ""
     install: str = ""
+    #: How often an event is there, whatever happens to the relay.
+    promise: str = _EXACTLY_ONCE
 
     def factory(self) -> Factory:
         """The function that opens it; MissingExtra names the package that is missing."""
@@ -89,6 +93,7 @@ _WEBHOOK = _BuiltIn(
     _webhook,
     "webhook+https://host/path[#batch=100&concurrency=8&login=NAME]",
     ("PENSTOCK_WEBHOOK_SECRET", "PENSTOCK_WEBHOOK_TOKEN"),
+    promise=_AT_LEAST_ONCE,
 )
 _PULSAR = _BuiltIn(
     _pulsar,
@@ -104,6 +109,7 @@ _KAFKA = _BuiltIn(
     ("PENSTOCK_KAFKA_USERNAME", "PENSTOCK_KAFKA_PASSWORD", "PENSTOCK_KAFKA_TOKEN"),
     "confluent_kafka",
     "confluent-kafka",
+    f"{_EXACTLY_ONCE}, for readers of committed records",
 )
 _REDIS = _BuiltIn(
     _redis,
@@ -193,6 +199,16 @@ def configured_sink(
 ) -> Sink:
     """The sink of an address, with the login from the environment."""
     return open_sink(address, environ=os.environ if environ is None else environ, beside=beside)
+
+
+def promise_of(address: str) -> str:
+    """What the sink of an address promises; "" for one of another package."""
+    parts = urlsplit(address)
+    known = BUILT_IN.get(parts.scheme)
+    if known is None:
+        return ""
+    asked = parse_qs(parts.query).get("exactly", ["true"])[-1]
+    return known.promise if asked == "true" else _AT_LEAST_ONCE
 
 
 def absolute_address(address: str) -> str:

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
-from ops.sinks.base import EventRefused, RelayBlock, SinkLease, SinkMisconfigured, encoded
+from ops.sinks.base import (
+    EventRefused,
+    RelayBlock,
+    SinkLease,
+    SinkMisconfigured,
+    SinkUnavailable,
+    encoded,
+)
 from ops.sinks.kafka_admin import KafkaAdmin, KafkaTopic
 from ops.sinks.kafka_client import KafkaClient
 from ops.sinks.kafka_producer import KafkaProducer, Record
@@ -23,6 +30,8 @@ from penstock.records import Event
 _RECORD_OVERHEAD = 128
 _HEADER_OVERHEAD = 40
 _TEXT = itemgetter(1)
+#: Another program's transaction may end at any time.
+_RETRY_SECONDS = 1.0
 
 
 class KafkaChannel:
@@ -45,10 +54,16 @@ class KafkaChannel:
         self._tails: dict[str, Tail | None] = {}
 
     def seen(self) -> Seen | None:
-        """The partition's last record, if this relay sent it."""
+        """The partition's last record, if this relay sent it.
+
+        None while a transaction is open there. A dead relay may have left it, and the first block
+        ends it: then the partition is read before anything is sent.
+        """
         lease = self._lease
         topic = self._kafka.settings.topic(lease.topic)
-        tail = self._tails[topic] if topic in self._tails else self._read(topic)[0]
+        tail = self._tails.get(topic)
+        if tail is None:
+            tail, _ = self._read(topic) or (None, 0)
         return None if tail is None else tail.seen(lease.relay, lease.known_as)
 
     def send_block(self, block: RelayBlock) -> None:
@@ -77,13 +92,19 @@ class KafkaChannel:
         """The last record that counts for this block."""
         where = f"the Kafka topic {topic} partition {block.partition}"
         if topic not in self._tails:
-            tail, first = self._read(topic)
+            found = self._read(topic)
+            if found is None:
+                raise SinkUnavailable(
+                    f"another program has an open transaction in {where}",
+                    retry_after=_RETRY_SECONDS,
+                )
+            tail, first = found
             if tail is None and first > 0 and block.reopened:
                 raise _emptied(where, block)
             self._tails[topic] = tail
         return present(self._tails[topic], block, where)
 
-    def _read(self, topic: str) -> tuple[Tail | None, int]:
+    def _read(self, topic: str) -> tuple[Tail | None, int] | None:
         return last_record(self._kafka, self._admin, topic, self._lease.partition)
 
     def _refuse(self, topic: str, records: Sequence[Record]) -> None:

@@ -74,6 +74,7 @@ class KafkaClient:
         """The settings of one client: its own over those of the address and the file."""
         found = dict(self.settings.client)
         token = found.pop("token", None)
+        found.pop("compression.type", None)  # the producer asks for it
         if token is not None:
             found["oauth_cb"] = _oauth(token)
         return found | {

@@ -35,6 +35,15 @@ _SMALLEST, _LARGEST = 1_000, 1_000_000_000
 _BATCH_BYTES = 1_000_000
 
 
+# What comes after a record that was refused or given up is not stored: the last record says up to
+# where everything is there. So no record is given up for its age, either.
+_WITHOUT_TRANSACTIONS: dict[str, Any] = {
+    "enable.idempotence": True,
+    "enable.gapless.guarantee": True,
+    "delivery.timeout.ms": 0,
+}
+
+
 class KafkaProducer:
     """The only writer of a partition; without transactions, one of its writers."""
 
@@ -44,15 +53,14 @@ class KafkaProducer:
         self._refused: KafkaError | None = None
         self._committed_at = 0.0
         name = f"{lease.relay}/{lease.known_as}/{lease.partition}"
-        own = _transactional(name) if self._exactly else {"enable.idempotence": True}
+        own = _transactional(name) if self._exactly else _WITHOUT_TRANSACTIONS
         limit = min(max(max_bytes, _SMALLEST), _LARGEST)
         with kafka.translated(f"the producer of {name}"):
             self._producer: Any = Producer(
                 kafka.config(
                     {
                         "acks": "all",
-                        "compression.type": "lz4",
-                        "delivery.timeout.ms": TRANSACTION_SECONDS * 1000,
+                        "compression.type": kafka.settings.compression,
                         "message.max.bytes": limit,
                         "batch.size": min(limit, _BATCH_BYTES),
                         # Room for every possible block: a full queue would refuse single records.
@@ -130,4 +138,5 @@ def _transactional(name: str) -> dict[str, Any]:
     return {
         "transactional.id": f"penstock/{name}",
         "transaction.timeout.ms": TRANSACTION_SECONDS * 1000,
+        "delivery.timeout.ms": TRANSACTION_SECONDS * 1000,
     }

@@ -72,6 +72,11 @@ class KafkaSettings:
         name = topic.replace("/", ".")
         return f"{self.prefix}.{name}" if self.prefix else name
 
+    @property
+    def compression(self) -> str:
+        """How records are compressed, unless the file says something else."""
+        return str(self.client.get("compression.type", "lz4"))
+
     def secrets(self) -> list[str]:
         """What must not be shown."""
         return [

@@ -20,25 +20,25 @@ from ops.sinks.tail import Tail
 #: So many records of others are looked through for one of a relay.
 MOST_FOREIGN = 100_000
 
+#: The name that the client asks for.
+GROUP = "penstock-relay"
+
 _STEP = 8
 _AT_ONCE = 1000
-_RETRY_SECONDS = 1.0
 
 
 def last_record(
     kafka: KafkaClient, admin: KafkaAdmin, topic: str, partition: int
-) -> tuple[Tail | None, int]:
-    """The last record that a relay sent, and the offset at which the partition begins.
+) -> tuple[Tail | None, int] | None:
+    """The last record that a relay sent, if there is one, and where the partition begins.
 
-    None when the partition holds none. SinkUnavailable while a transaction is open: behind it there
-    could be committed records that nobody can see yet.
+    None while a transaction is open: behind it there could be committed records that nobody can
+    see yet.
     """
     where = f"the Kafka topic {topic} partition {partition}"
     first, end, settled = admin.ends(topic, partition)
     if not _settled(settled, end):
-        raise SinkUnavailable(
-            f"{where} has an open transaction at offset {settled}", retry_after=_RETRY_SECONDS
-        )
+        return None
     with kafka.translated(f"reading {where}"):
         reader = Consumer(_reader(kafka))
         try:
@@ -96,7 +96,7 @@ def _reader(kafka: KafkaClient) -> dict[str, Any]:
     return kafka.config(
         {
             # The client asks for a group; it is never joined and nothing is committed.
-            "group.id": "penstock-relay",
+            "group.id": GROUP,
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,

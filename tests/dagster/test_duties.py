@@ -54,6 +54,7 @@ def test_every_duty_runs_with_every_engine(house: House, spark: SparkSession, en
     assert found["sequence"]["events"] == 2 * EPOCH_EVENTS
     found["relay"] = did(house, "relay", engine)
     assert found["relay"]["events"] == 2 * EPOCH_EVENTS and found["relay"]["drained"]
+    assert found["relay"]["promise"] == "exactly once" and found["relay"]["events a second"] > 0
     found["sweep"] = did(house, "sweep", engine)
     house.done("seal")
     assert all(each.success for each in house.archive())

@@ -261,7 +261,8 @@ def test_every_variable_reaches_each_container_and_unit() -> None:
     """Guard: env_file and EnvironmentFile.  What a file sets itself would hide the variable."""
     named = named_variables()
     assert {
-        "PENSTOCK_WEBHOOK_URL", "PENSTOCK_SPARK_CONFIG", "PENSTOCK_PULSAR_TOKEN", *FIXED
+        "PENSTOCK_WEBHOOK_URL", "PENSTOCK_SPARK_CONFIG", "PENSTOCK_PULSAR_TOKEN",
+        "PENSTOCK_KAFKA_PASSWORD", *FIXED
     } - {"DAGSTER_HOME"} <= named  # fmt: skip
     assert len(platform()) == 5
     for name, service in platform().items():

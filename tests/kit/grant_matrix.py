@@ -185,6 +185,7 @@ report_error            c . o . .
 report_positions        c . o . .
 request_backfill        . . o . .
 reset_subscription      c . o . .
+resolve_block           c . o . .
 resize_topic            . . o . .
 restore_status          . . o . r
 resume_subscription     c . o . .

@@ -86,6 +86,8 @@ def test_an_object_store_gets_its_secrets_from_the_environment() -> None:
         (_relay("pulsar://u:hunter2@h/a/b?admin=http://h"), "PENSTOCK_PULSAR_TOKEN"),
         (_relay("pulsar://h/a/b?admin=http://u:hunter2@h"), "PENSTOCK_PULSAR_TOKEN"),
         (_relay("pulsar://h/a/b?admin=http://h&token=hunter2"), "PENSTOCK_PULSAR_TOKEN"),
+        (_relay("kafka://u:hunter2@h:9092/p"), "PENSTOCK_KAFKA_PASSWORD"),
+        (_relay("kafka://h:9092/p?sasl.password=hunter2"), "PENSTOCK_KAFKA_PASSWORD"),
     ],
 )
 def test_a_secret_in_the_file_is_refused_and_not_repeated(text: str, way_out: str) -> None:

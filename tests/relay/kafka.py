@@ -118,11 +118,17 @@ class KafkaBroker:
         for each in self.admin.delete_records([place]).values():
             each.result(SECONDS)
 
-    def allow(self, user: str, topic: str, *operations: AclOperation) -> None:
+    def allow(
+        self,
+        user: str,
+        name: str,
+        *operations: AclOperation,
+        kind: ResourceType = ResourceType.TOPIC,
+    ) -> None:
         """Allow a user this on a topic, which then is closed to all others."""
         bindings = [
             AclBinding(
-                ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*",
+                kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*",
                 each, AclPermissionType.ALLOW,
             )
             for each in operations

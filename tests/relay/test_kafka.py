@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -13,6 +14,7 @@ from ops.sinks import kafka_channel, kafka_producer, kafka_tail
 from ops.sinks.base import Channel, EventRefused, RelayBlock, SinkMisconfigured, SinkUnavailable
 from ops.sinks.kafka import KafkaSink
 from ops.sinks.kafka_channel import KafkaChannel
+from penstock.errors import SinkError
 from penstock.log.restores import Seen
 from tests.relay.blocks import block, event
 from tests.relay.kafka import SECONDS, KafkaBroker, headers, lease_of
@@ -107,7 +109,7 @@ def _paused_before_its_commit(
 ) -> pytest.ExceptionInfo[SinkUnavailable] | None:
     """A relay stands still in a transaction, its successor sends the block, the relay goes on."""
     late, successor = (
-        stack_of(sink, block(1, 1, topic=topic, lease_epoch=epoch)) for epoch in (1, 2)
+        channel_of(sink, block(1, 1, topic=topic, lease_epoch=epoch)) for epoch in (1, 2)
     )
     with closing(late), closing(successor):
         late.send_block(block(1, 5, topic=topic))
@@ -125,7 +127,7 @@ def _paused_before_its_commit(
     return None
 
 
-def stack_of(sink: KafkaSink, one: RelayBlock) -> KafkaChannel:
+def channel_of(sink: KafkaSink, one: RelayBlock) -> KafkaChannel:
     """The channel of a block's lease."""
     channel = sink.open(lease_of(one))
     assert isinstance(channel, KafkaChannel)
@@ -171,6 +173,26 @@ def test_an_open_transaction_is_waited_for(
     send(block(1, 5, topic=topic, reopened=True, lease_epoch=2))
     found = kafka_broker.read(sink.settings.topic(topic))
     assert [headers(each).get("ce_sequence", "")[-1:] for each in found] == ["", *"12345"]
+
+
+def test_an_open_transaction_of_a_dead_relay_is_ended_by_its_successor(
+    kafka_broker: KafkaBroker, sink: KafkaSink, topic: str
+) -> None:
+    """At once, and not when its time is over: asking what Kafka holds does not wait for it."""
+    dead = channel_of(sink, block(1, 1, topic=topic))
+    dead.send_block(block(1, 5, topic=topic))
+    assert dead._producer is not None
+    dead._producer._producer.begin_transaction()
+    dead._producer._producer.produce(sink.settings.topic(topic), b"half", partition=0)
+    dead._producer._producer.flush(SECONDS)
+    again = block(6, 8, topic=topic, lease_epoch=2, reopened=True)
+    with closing(sink.open(lease_of(again))) as successor:
+        begun = time.monotonic()
+        assert successor.seen() is None
+        successor.send_block(again)
+        assert successor.seen() == Seen(8, 1)
+        assert time.monotonic() - begun < kafka_producer.TRANSACTION_SECONDS / 2
+    assert stored(kafka_broker, sink, topic) == list(range(1, 9))
 
 
 def test_what_others_write_hides_nothing(
@@ -320,3 +342,29 @@ def test_without_transactions_it_is_sent_at_least_once(
             with closing(sink.open(lease_of(again))) as channel:
                 channel.send_block(again)
         assert stored(kafka_broker, sink, topic) == [1, 2, 3, 4, 5]
+
+
+def _third_of_five_is_refused(
+    broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """Without transactions, each record in a batch of its own; the topic's limit was lowered."""
+    monkeypatch.setattr(kafka_producer, "_BATCH_BYTES", 1)
+    with closing(broker.sink(f"{broker.address}&exactly=false")) as sink:
+        sink.preflight(topic, 1)
+        broker.configure(
+            sink.settings.topic(topic), max_message_bytes="2000", compression_type="uncompressed"
+        )
+        noise = uuid.uuid4().bytes * 500
+        events = tuple(event(n, topic=topic, payload=noise if n == 3 else b"") for n in range(1, 6))
+        one = block(1, 5, topic=topic, events=events)
+        with closing(sink.open(lease_of(one))) as channel, pytest.raises(SinkError):
+            channel.send_block(one)
+        return stored(broker, sink, topic)
+
+
+def test_without_transactions_nothing_comes_after_a_gap(
+    kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last record would say that everything before it is there."""
+    found = _third_of_five_is_refused(kafka_broker, topic, monkeypatch)
+    assert found in ([], [1], [1, 2])

@@ -7,11 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AclOperation
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from ops.sinks import kafka_client
 from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.kafka import KafkaSink
+from ops.sinks.kafka_tail import GROUP
 from penstock.errors import ConfigurationError
 from tests.relay.blocks import block, event
 from tests.relay.kafka import KafkaBroker, lease_of
@@ -107,6 +108,8 @@ def test_rights_that_are_missing_are_named(kafka_broker: KafkaBroker, topic: str
             send(sink, topic)
         kafka_broker.allow("relay", name, AclOperation.READ, AclOperation.WRITE)
         sink.preflight(topic, 1)
+        # No right on a group is needed: nothing is joined and nothing is committed there.
+        kafka_broker.allow("other", GROUP, AclOperation.READ, kind=ResourceType.GROUP)
         send(sink, topic)
         kafka_broker.allow("other", name, AclOperation.ALL)
     other = {"PENSTOCK_KAFKA_USERNAME": "other", "PENSTOCK_KAFKA_PASSWORD": USERS["other"]}

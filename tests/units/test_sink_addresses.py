@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.sinks.address import absolute_address, open_sink
+from ops.sinks.address import absolute_address, open_sink, promise_of
 from ops.sinks.base import SinkMisconfigured
 from ops.sinks.jsonl import JsonlSink
 from ops.sinks.pulsar_admin import PulsarAdmin
@@ -30,6 +30,10 @@ WRONG = {
     f"{PULSAR}?admin=http%3A%2F%2Fann%3As3cret%40host": "a login or a secret in it",
     f"{PULSAR}?admin=http://host:8080&token=s3cret": "PENSTOCK_PULSAR_TOKEN",
     f"{PULSAR}?admin=http://host:8080/?authToken=s3cret": "a login or a secret in it",
+    "kafka://h:9092/p?acks=0": "not known: acks",
+    "kafka://h:9092/p?create=yes": "neither true nor false",
+    "kafka://h:9092/p?mechanism=GSSAPI": "not one of PLAIN",
+    "kafka://h:9092/p/q?create=true": "a prefix that Kafka does not take",
     "s3cret": "has no scheme",
 }
 
@@ -40,8 +44,17 @@ def test_what_is_wrong_is_said_with_the_forms(address: str) -> None:
         open_sink(address)
     assert WRONG[address] in str(caught.value)
     hint = caught.value.hint
-    assert "?admin=http://host:8080" in hint or "PENSTOCK_PULSAR_TOKEN" in hint
+    forms = ("?admin=http://host:8080", "kafka://host:9092", "PENSTOCK_PULSAR_TOKEN")
+    assert any(each in hint for each in forms)
     assert "s3cret" not in str(caught.value)
+
+
+def test_what_each_promises() -> None:
+    assert promise_of("jsonl:out") == promise_of(PULSAR) == "exactly once"
+    assert promise_of("kafka://h:9092/p") == "exactly once, for readers of committed records"
+    assert promise_of("kafka://h:9092/p?exactly=false") == "at least once"
+    assert promise_of("webhook+https://h/in") == "at least once"
+    assert not promise_of("pigeon://h")
 
 
 def test_a_sink_beside_has_places_of_its_own(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ SCALE = 2
 HEARTBEAT_SECONDS = 0.5
 LEASE_SECONDS = 2.0
 HERE = Path(__file__).parent
+_PENSTOCK = "from penstock.cli.main import app; app()"
 
 
 class DemoFailed(Exception):
@@ -100,7 +101,7 @@ class Stage:
 
     def start_daemons(self) -> None:
         """The sequencer, and the consumers of the projection, until all of them have joined."""
-        self._daemon("sequencer", "--roles", "sequencer,sweep")
+        self.start_sequencer()
         for name in CONSUMERS:
             self._start_consumer(name)
         with self.connect() as connection:
@@ -111,6 +112,19 @@ class Stage:
                 ),
                 "the consumers did not join",
             )
+
+    def start_sequencer(self) -> None:
+        """Start what gives events their sequences and frees the leases of the dead."""
+        self._daemon("sequencer", "--roles", "sequencer,sweep")
+
+    def start_relay(self, name: str, subscription: str, sink: str) -> None:
+        """Start a relay that goes on until it is told to stop."""
+        command = ["-c", _PENSTOCK, "relay", subscription, sink, "--forever"]
+        self._start(name, [sys.executable, *command], {"PENSTOCK_DATABASE_URL": self.url})
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process."""
+        self._processes[name].send_signal(number)
 
     def _start_consumer(self, name: str) -> None:
         handler = f"{SUBSCRIPTION}=tools.demo.projection:project"

@@ -45,3 +45,7 @@ CALL penstock.dead_letter(
 -- name: sweep
 -- Removes consumers whose time has run out.
 CALL penstock.sweep(%(max_rows)s)
+
+-- name: resolve_block
+-- Ends a block of which its sink cannot tell whether it was sent.
+CALL penstock.resolve_block(%(subscription)s, %(topic)s, %(partition)s, %(was_sent)s)

@@ -18,7 +18,7 @@ BEGIN
             list_topics current_history applied_migrations setting' AS functions
         UNION ALL SELECT 'consumer', '
             subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
-            held_leases position seek subscription_lag take_overs rejected_commits
+            held_leases position seek resolve_block subscription_lag take_overs rejected_commits
             open_block open_cold_block read_block dead_letters_between missing_events relay_failure dead_letter
             dead_letters_of
             report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
@@ -60,7 +60,7 @@ BEGIN
             resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of sequence
             announce fetch fetch_plan lsn_of sequence_of high_watermarks position_at unsequenced subscribe
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
-            held_leases position seek subscription_lag take_overs
+            held_leases position seek resolve_block subscription_lag take_overs
             rejected_commits open_block open_cold_block read_block dead_letters_between missing_events relay_failure
             dead_letter
             dead_letters_of sweep seal log_epochs_of changed_hours log_epochs_between unsealed_logs lost_copies

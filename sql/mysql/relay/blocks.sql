@@ -95,3 +95,32 @@ BEGIN
           AND d.history = present)
     ORDER BY e.sequence;
 END;
+
+-- name: resolve_block
+-- Ends the open block of a partition when its sink cannot tell whether it holds it: was_sent says that it does, so the
+-- position moves past the block; otherwise the record of the block is removed and its events are sent as new ones.
+-- Raises lease_epoch and takes the lease from its holder. Returns the new position. Raises PS002, PS005, PS006, PS013,
+-- PS018, PS021, PS042.
+CREATE PROCEDURE resolve_block(subscription LONGTEXT, topic LONGTEXT, `partition` INT, was_sent BOOLEAN)
+BEGIN
+    DECLARE owner_id, topic_id, source_id, block, next_sequence, wanted BIGINT;
+    DECLARE partitions INT;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('resolve_block()');
+    CALL require_read_committed('resolve_block()');
+    CALL require_subscription(subscription, owner_id);
+    CALL require_stream(owner_id);
+    CALL lock_topic(topic, 'read', topic_id, partitions);
+    CALL require_partition(topic, `partition`, source_id);
+    CALL require_reader(owner_id, topic_id, subscription, topic);
+    CALL find_open_block(owner_id, source_id, current_position(owner_id, source_id) + 1, block);
+    IF block IS NULL OR was_sent IS NULL THEN
+        CALL refuse('PS006', CONCAT('no block of "', topic, '" partition ', `partition`, ' is open'));
+    END IF;
+    SELECT MAX(IF(was_sent, b.last_sequence + 1, b.first_sequence)) INTO next_sequence
+    FROM blocks AS b WHERE b.id = block;
+    DELETE b FROM blocks AS b WHERE b.id = block AND NOT was_sent;
+    CALL move_position(owner_id, source_id, next_sequence, wanted);
+    SELECT wanted AS position;
+    CALL end_call();
+END;

@@ -51,3 +51,7 @@ SELECT penstock.dead_letter(
 -- name: sweep
 -- Removes consumers whose time has run out.
 SELECT expired_consumers, locked_leases FROM penstock.sweep(%(max_rows)s::integer)
+
+-- name: resolve_block
+-- Ends a block of which its sink cannot tell whether it was sent.
+SELECT penstock.resolve_block(%(subscription)s, %(topic)s, %(partition)s::integer, %(was_sent)s::boolean)

@@ -111,3 +111,40 @@ BEGIN
     ORDER BY r.sequence;
 END
 $$;
+
+-- name: resolve_block
+-- Ends the open block of a partition when its sink cannot tell whether it holds it: was_sent says that it does, so the
+-- position moves past the block; otherwise the record of the block is removed and its events are sent as new ones.
+-- Raises lease_epoch and takes the lease from its holder. Returns the new position. Raises PS002, PS005, PS006, PS013,
+-- PS018, PS021, PS042.
+CREATE OR REPLACE FUNCTION resolve_block(subscription text, topic text, partition integer, was_sent boolean)
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    source_id bigint := require_partition(topic, partition);
+    present leases%ROWTYPE;
+    block blocks%ROWTYPE;
+BEGIN
+    PERFORM commit_durably();
+    PERFORM require_stream(owner);
+    PERFORM require_read_committed('resolve_block()');
+    PERFORM FROM topics AS t WHERE t.address = resolve_block.topic FOR NO KEY UPDATE;
+    SELECT * INTO present FROM leases AS l
+    WHERE l.subscription_id = owner.id AND l.partition_id = source_id
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM refuse_unread(subscription, topic);
+    END IF;
+    SELECT * INTO block FROM find_open_block(owner.id, source_id);
+    IF block.id IS NULL OR was_sent IS NULL THEN
+        PERFORM refuse('PS006', format('no block of "%s" partition %s is open', topic, partition),
+                       'Nothing was changed.');
+    END IF;
+    IF was_sent THEN
+        RETURN move_position(present, (block.last_sequence + 1)::text);
+    END IF;
+    DELETE FROM blocks AS b WHERE b.id = block.id;
+    RETURN move_position(present, block.first_sequence::text);
+END
+$$;

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from ops.relay.block import Backoff
+from ops.relay.block import Backoff, resolve_block
 from ops.relay.relay import Relay
 from ops.sinks.base import Channel, EventRefused, RelayBlock, SinkPaused, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
 from penstock import database
-from penstock.errors import BelowLowSequence, StaleLease
+from penstock.errors import BelowLowSequence, InvalidArgument, StaleLease
 from penstock.records import Lease
 from penstock.subscriptions import stream
 from penstock.subscriptions.dead_letters import dead_letters
 from penstock.subscriptions.overview import describe_subscription
 from penstock.subscriptions.stream import Membership
 from penstock.upkeep.sweeping import sweep
+from tests import command
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.stream_kit import Guard, end_lease, without
@@ -160,6 +161,39 @@ def test_who_lost_the_lease_opens_counts_and_gives_up_nothing(db: ContractDataba
         with pytest.raises(StaleLease):
             database.call(own, name, **fence, **binds)
     assert (count(db, "blocks"), count(db, "relay_failures"), count(db, "dead_letters")) == (0,) * 3
+
+
+def _open_and_lost(db: ContractDatabase) -> tuple[Any, Membership, Lease]:
+    """A block of four is open, and its sink has lost what it knew of it."""
+    own = db.connect()
+    filled(own)
+    member, lease = member_with_lease(own, "a")
+    assert _open(own, member, lease) == (1, 4, False, 1)
+    return own, member, lease
+
+
+@pytest.mark.parametrize(
+    "case", [("sent", 4, (5, 10)), ("not-sent", 0, (1, 7))], ids=["sent", "not-sent"]
+)
+def test_a_person_says_whether_a_block_was_sent(
+    db: ContractDatabase,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    case: tuple[str, int, tuple[int, int]],
+) -> None:
+    """Either way it is not open any more: what comes next is a new block."""
+    sent, position, block = case
+    own, member, lease = _open_and_lost(db)
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", db.url)
+    said = command.run(capsys, "relay", "resolve", SUBSCRIPTION, STREAM, "0", f"--{sent}")
+    assert said.code == 0, said.err
+    assert f"is at position {position}" in said.err
+    with pytest.raises(InvalidArgument, match=r"no block .* is open"):
+        resolve_block(own, SUBSCRIPTION, STREAM, 0, was_sent=True)
+    with pytest.raises(StaleLease):  # Guard: whoever held the lease does not send it meanwhile
+        _open(own, member, lease)
+    (lease,) = stream.check_in(own, member)
+    assert _open(own, member, lease, max_events=7) == (*block, False, 1)
 
 
 def test_dead_letters_are_copies_and_leave_the_block(db: ContractDatabase) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
+from ops.relay.block import resolve_block
 from penstock import database, log, subscriptions
 from penstock.database import sessions
 from penstock.driver_errors import sqlstate_of
@@ -106,6 +107,7 @@ BY_TOPIC: dict[str, Call] = {
     "position": lambda own, topic: stream.position(own, "open", topic),
     "seek": lambda own, topic: stream.seek(own, "open", topic, 0, "earliest"),
     "reset": lambda own, topic: stream.reset(own, "open", "earliest", topic=topic),
+    "resolve_block": lambda own, topic: resolve_block(own, "open", topic, 0, was_sent=True),
     "join": lambda own, topic: stream.join(own, "open", "spy", topics=[topic]),
     "rename_topic": lambda own, topic: penstock.rename_topic(own, topic, "x"),
     "move_topic": lambda own, topic: penstock.move_topic(own, topic, "open"),
@@ -152,6 +154,7 @@ BY_SUBSCRIPTION: dict[str, Call] = {
     "leave": lambda own, name: stream.leave(own, member(name)),
     "position": lambda own, name: stream.position(own, name, OPEN),
     "seek": lambda own, name: stream.seek(own, name, OPEN, 0, "latest"),
+    "resolve_block": lambda own, name: resolve_block(own, name, OPEN, 0, was_sent=True),
     **STEERING,
     **_policy("subscription"),
     "subscription_policy": policies.subscription_policy,
