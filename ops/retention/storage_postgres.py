@@ -200,7 +200,7 @@ def _merge(connection: psycopg.Connection[Any]) -> list[SliceDrop]:
     return done
 
 
-#: The two reasons for which swap_chunks returns false.
+#: The two reasons for which swap_merged_slice returns false.
 _NOT_SWAPPED = (
     "somebody has a snapshot from before the merge, or the index of the log has changed since;"
     " the next run tries again"
@@ -215,7 +215,7 @@ def _swap(connection: psycopg.Connection[Any]) -> str:
     for attempt in range(SWAP_ATTEMPTS):
         time.sleep(SWAP_PAUSE_SECONDS * random.random() * bool(attempt))
         try:
-            ((swapped,),) = call(connection, "swap_chunks")
+            ((swapped,),) = call(connection, "swap_merged_slice")
         except errors.LockNotAvailable as error:
             problem = str(error.diag.message_primary)
         else:

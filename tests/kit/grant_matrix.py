@@ -221,7 +221,7 @@ subscription_statistics c . o . r
 suspect_copy            c . o . .
 suspected_copies_of     . . o . r
 suspects                c . o . .
-swap_chunks             . i o . .
+swap_merged_slice       . i o . .
 sweep                   . . o . .
 sweep_staged            . . o . .
 take_overs              c . o . r

@@ -136,26 +136,7 @@ END;
 CREATE PROCEDURE missing_copies(topic LONGTEXT, target VARCHAR(255))
 READS SQL DATA
 BEGIN
-    DECLARE source_id BIGINT;
-    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    {{on error: SET SESSION group_concat_max_len = limit_before}}
-    CALL refuse_serializable('missing_copies()');
-    CALL require_topic(topic, source_id);
-    SET SESSION group_concat_max_len = 4294967295;
-    SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum,
-           e.sealed_at, e.dropped_at, COALESCE((
-               SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
-               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch
-                 AND c.state = 'verified'), '[]') AS targets,
-           t.known_as
-    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id JOIN topics AS t ON t.id = p.topic_id
-    WHERE p.topic_id = source_id
-      AND NOT EXISTS (
-        SELECT * FROM epoch_copies AS c
-        WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.target = target
-          AND c.state = 'verified')
-    ORDER BY p.number, e.log_epoch;
-    SET SESSION group_concat_max_len = limit_before;
+    CALL list_log_epochs('missing_copies()', topic, target, NULL, NULL);
 END;
 
 -- name: lost_copies

@@ -4,22 +4,7 @@
 CREATE PROCEDURE log_epochs_of(topic LONGTEXT)
 READS SQL DATA
 BEGIN
-    DECLARE source_id BIGINT;
-    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    {{on error: SET SESSION group_concat_max_len = limit_before}}
-    CALL refuse_serializable('log_epochs_of()');
-    CALL require_topic(topic, source_id);
-    SET SESSION group_concat_max_len = 4294967295;
-    SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum,
-           e.sealed_at, e.dropped_at, COALESCE((
-               SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
-               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch
-                 AND c.state = 'verified'), '[]') AS targets,
-           t.known_as
-    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id JOIN topics AS t ON t.id = p.topic_id
-    WHERE p.topic_id = source_id
-    ORDER BY p.number, e.log_epoch;
-    SET SESSION group_concat_max_len = limit_before;
+    CALL list_log_epochs('log_epochs_of()', topic, NULL, NULL, NULL);
 END;
 
 -- name: log_epochs_sealed_on
@@ -44,22 +29,7 @@ END;
 CREATE PROCEDURE log_epochs_between(topic LONGTEXT, from_time DATETIME(6), to_time DATETIME(6))
 READS SQL DATA
 BEGIN
-    DECLARE source_id BIGINT;
-    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    {{on error: SET SESSION group_concat_max_len = limit_before}}
-    CALL refuse_serializable('log_epochs_between()');
-    CALL require_topic(topic, source_id);
-    SET SESSION group_concat_max_len = 4294967295;
-    SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum,
-           e.sealed_at, e.dropped_at, COALESCE((
-               SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
-               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch
-                 AND c.state = 'verified'), '[]') AS targets,
-           t.known_as
-    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id JOIN topics AS t ON t.id = p.topic_id
-    WHERE p.topic_id = source_id AND e.sealed_at >= from_time AND e.sealed_at < to_time
-    ORDER BY p.number, e.log_epoch;
-    SET SESSION group_concat_max_len = limit_before;
+    CALL list_log_epochs('log_epochs_between()', topic, NULL, from_time, to_time);
 END;
 
 -- name: changed_hours

@@ -50,8 +50,8 @@ BEGIN
         UNION ALL SELECT 'installer', '
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of
             ensure_slices slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped
-            merge_chunks swap_chunks current_history applied_migrations note_slice_rates missing_slices sparse_slices
-            settle_blocks raise_event_ids mergeable_partitions'
+            merge_chunks swap_merged_slice current_history applied_migrations note_slice_rates missing_slices
+            sparse_slices settle_blocks raise_event_ids mergeable_partitions'
         UNION ALL SELECT 'operator', '
             publish publish_text publish_json publish_batch publish_packed prepare_bulk publish_bulk topic_lookup
             stage_events claim_rows claim_write publish_staged discard_staged sweep_staged create_namespace
@@ -68,7 +68,7 @@ BEGIN
             begin_clean count_log_epochs suspect_copy suspected_copies_of clear_suspicion
             log_epochs_due record_reading clean installation_id target_in_use copies_on
             keep_events carry_positions condemn_slices
-            droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of retention_limits
+            droppable_slices slice_dropped merge_chunks swap_merged_slice set_retention retention_of retention_limits
             history_starts_of place_hold release_hold list_holds locate_time place_bookmark drop_bookmark
             list_bookmarks
             bookmark_positions list_skips list_removals expire_dead_letters remove_leftovers ensure_slices

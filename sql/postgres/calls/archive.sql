@@ -147,9 +147,9 @@ SELECT penstock.slice_dropped(%(slice)s)
 -- Fills the table that is to replace some slices of the index of the log; no row when there is nothing to merge.
 SELECT first_id, last_id FROM penstock.merge_chunks()
 
--- name: swap_chunks
+-- name: swap_merged_slice
 -- Replaces the slices by the merged table; false while a session has an older snapshot.
-SELECT penstock.swap_chunks()
+SELECT penstock.swap_merged_slice()
 
 -- name: slices_ready
 -- How far the prepared storage of each table reaches.

@@ -43,7 +43,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             rehydrated_of list_erasures reissued_of erased_of target_speeds'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices close_slice
-            slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),
+            slice_detaching slice_dropped merge_chunks swap_merged_slice current_history applied_migrations'),
         ('operator', 'publish publish_text publish_json publish_batch publish_columns prepare_bulk publish_bulk
             topic_lookup stage_events claim_rows claim_write publish_staged discard_staged sweep_staged wake_sequencer
             create_namespace rename_namespace move_namespace delete_namespace list_namespaces namespace_exists
@@ -60,7 +60,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             begin_clean log_epochs_due record_reading clean suspect_copy suspected_copies_of clear_suspicion
             installation_id target_in_use copies_on keep_events carry_positions
             condemn_slices condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks
-            swap_chunks set_retention retention_of retention_limits
+            swap_merged_slice set_retention retention_of retention_limits
             history_starts_of place_hold release_hold list_holds locate_time place_bookmark drop_bookmark
             list_bookmarks
             bookmark_positions list_skips list_removals expire_dead_letters remove_leftovers

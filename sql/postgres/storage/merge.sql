@@ -50,13 +50,13 @@ BEGIN
 END
 $$;
 
--- name: swap_chunks
+-- name: swap_merged_slice
 -- Puts the table chunks_merged in the place of the slices from which it was filled, in one short transaction: readers
 -- see either the old slices or the new table. It waits at most 100 ms for a lock; after that the caller gets the
 -- database's error, and tries again later. Returns false while a session has a snapshot from before the table was
 -- filled, because that session would see neither; and when a chunk came into the slices since: then the table is thrown
 -- away, and the next call of merge_chunks fills it anew. Raises PS018.
-CREATE OR REPLACE FUNCTION swap_chunks() RETURNS boolean
+CREATE OR REPLACE FUNCTION swap_merged_slice() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE
     merge merges%ROWTYPE;
@@ -64,7 +64,7 @@ DECLARE
     new_name text;
 BEGIN
     PERFORM commit_durably();
-    PERFORM require_read_committed('swap_chunks()');
+    PERFORM require_read_committed('swap_merged_slice()');
     SELECT * INTO merge FROM merges AS m FOR UPDATE;
     IF NOT FOUND THEN
         RETURN false;

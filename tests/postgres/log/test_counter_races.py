@@ -322,7 +322,7 @@ def _chunk_in_a_merged_slice(connection: Connection, url: str, partition: int) -
     ):
         connection.execute("SELECT setval('penstock.chunks_id', 1)")
     note_snapshots(connection)
-    swapped = value(connection, "SELECT penstock.swap_chunks()")
+    swapped = value(connection, "SELECT penstock.swap_merged_slice()")
     _has_all(connection, partition)
     assert not swapped
     drain(connection)
@@ -342,15 +342,15 @@ def _has_all(connection: Connection, partition: int) -> None:
 def test_a_chunk_that_comes_into_a_merged_slice_is_kept(
     connection: Connection, database_url: str, partition: int
 ) -> None:
-    """Guard: merge_is_whole; swap_chunks throws away a merge that lacks a chunk."""
+    """Guard: merge_is_whole; swap_merged_slice throws away a merge that lacks a chunk."""
     _chunk_in_a_merged_slice(connection, database_url, partition)
 
 
 @pytest.mark.parametrize(
     ("mutant", "partition"),
     [
-        (("swap_chunks", "NOT merge_is_whole(merge)", "false"), 0),
-        (("swap_chunks", "NOT merge_is_whole(merge)", "false"), 1),
+        (("swap_merged_slice", "NOT merge_is_whole(merge)", "false"), 0),
+        (("swap_merged_slice", "NOT merge_is_whole(merge)", "false"), 1),
         (("merge_is_whole", "), 0))", "), newest.next_sequence))"), 1),
     ],
 )

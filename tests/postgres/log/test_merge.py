@@ -169,7 +169,7 @@ def test_an_open_reader_at_read_committed_sees_the_new_form(
 
 
 def test_an_old_snapshot_postpones_the_swap(connection: Connection, database_url: str) -> None:
-    """Guard: swap_chunks asks for the oldest snapshot.  A table is no part of a snapshot."""
+    """Guard: swap_merged_slice asks for the oldest snapshot.  A table is no part of a snapshot."""
     assert _read_around_a_swap(connection, database_url, "REPEATABLE READ") == [31, 30]
     (done,) = drop_slices(database_url)
     assert (done.state, _chunks(connection)) == (SliceState.MERGED, 1)
@@ -179,14 +179,14 @@ def test_without_asking_an_old_snapshot_sees_neither(
     connection: Connection, database_url: str
 ) -> None:
     """Mutant: the swap does not look at snapshots."""
-    without_guard(connection, "swap_chunks", "merge.built_tx >= oldest_snapshot()", "false")
+    without_guard(connection, "swap_merged_slice", "merge.built_tx >= oldest_snapshot()", "false")
     assert _read_around_a_swap(connection, database_url, "REPEATABLE READ") == [1, 1]
 
 
 def test_a_reader_that_holds_the_slice_postpones_the_swap(
     connection: Connection, database_url: str
 ) -> None:
-    """Guard: the lock that swap_chunks waits 100 ms for; the sequencer goes on meanwhile."""
+    """Guard: the lock that swap_merged_slice waits 100 ms for; the sequencer goes on meanwhile."""
     _small_chunks(connection)
     with open_transaction(database_url) as reader:
         assert len(_read_log(reader)) == 31
@@ -266,7 +266,7 @@ def test_without_the_newest_chunk_sequences_begin_anew(
     without_guard(
         connection, "merge_chunks", "LEAST(part.low_sequence, part.watermark)", "part.low_sequence"
     )
-    without_guard(connection, "swap_chunks", "NOT merge_is_whole(merge)", "false")
+    without_guard(connection, "swap_merged_slice", "NOT merge_is_whole(merge)", "false")
     assert _everything_gone(connection, database_url) == (0, 1)
 
 
@@ -317,5 +317,5 @@ def test_two_cleans_do_not_fill_the_same_table(connection: Connection, database_
                 second.execute("SELECT * FROM penstock.merge_chunks()")
         first.commit()
     note_snapshots(connection)
-    assert value(connection, "SELECT penstock.swap_chunks()")
+    assert value(connection, "SELECT penstock.swap_merged_slice()")
     assert texts(connection) == [*map(str, range(30)), "last"]

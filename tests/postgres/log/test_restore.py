@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -37,6 +38,7 @@ from tests.kit.log import (
     texts,
     topic,
     value,
+    wait_until,
 )
 from tests.kit.storage import many
 from tests.support import FAST_SETTINGS, missing
@@ -59,6 +61,20 @@ def _copy(server: EmbeddedPostgres, directory: Path) -> None:
     shutil.copytree(server.directory, directory)
     (directory / "port").unlink(missing_ok=True)
     give_to_server_user(*directory.rglob("*"))
+
+
+@contextmanager
+def _on_another_timeline(directory: Path) -> Iterator[Connection]:
+    """A server that recovers to the end of its log, as to a point in time, and is promoted."""
+    (directory / "data" / "recovery.signal").touch()
+    give_to_server_user(directory / "data" / "recovery.signal")
+    with (
+        _server(directory, restore_command="false") as server,
+        psycopg.connect(server.url(), autocommit=True) as connection,
+    ):
+        # It can be read before, and written afterwards.
+        wait_until(lambda: not value(connection, "SELECT pg_is_in_recovery()"), "the promotion")
+        yield connection
 
 
 def _read_all(connection: Connection, member: Membership, leases: list[Lease], seen: Seen) -> int:
@@ -202,12 +218,7 @@ def test_a_point_in_time_on_another_timeline(
 ) -> None:
     """Guards: is_other_era sees the timeline; open_era opens a history; its leases are new."""
     directory, member, lease, seen = lost
-    (directory / "data" / "recovery.signal").touch()
-    give_to_server_user(directory / "data" / "recovery.signal")
-    with (
-        _server(directory, restore_command="false") as server,
-        psycopg.connect(server.url(), autocommit=True) as connection,
-    ):
+    with _on_another_timeline(directory) as connection:
         with pytest.raises(LogBehind):
             stream.poll(connection, member, [lease])
         _other_events(connection, 60)
@@ -229,12 +240,7 @@ def test_without_a_history_a_sequence_stands_for_two_events(
 ) -> None:
     """Mutant: an era begins, and no history."""
     directory, member, lease, seen = lost
-    (directory / "data" / "recovery.signal").touch()
-    give_to_server_user(directory / "data" / "recovery.signal")
-    with (
-        _server(directory, restore_command="false") as server,
-        psycopg.connect(server.url(), autocommit=True) as connection,
-    ):
+    with _on_another_timeline(directory) as connection:
         without_guard(connection, "open_era", "PERFORM open_history(", "PERFORM length(")
         _other_events(connection, 60)
         _read_all(connection, member, [_at(lease, 50)], seen)
