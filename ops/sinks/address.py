@@ -59,6 +59,18 @@ def _jsonl() -> Factory:
     return found
 
 
+def _aws() -> Factory:
+    from ops.sinks.aws import open_sink as found
+
+    return found
+
+
+def _rabbitmq() -> Factory:
+    from ops.sinks.rabbitmq import open_sink as found
+
+    return found
+
+
 def _webhook() -> Factory:
     from ops.sinks.webhook import open_sink as found
 
@@ -89,6 +101,16 @@ def _nats() -> Factory:
     return found
 
 
+_AWS_LOGIN = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_SQS = _BuiltIn(_aws, "sqs://region/[account/]queue[?endpoint=URL]", _AWS_LOGIN, "boto3", "boto3")
+_SNS = _BuiltIn(_aws, "sns://region/account/topic[?endpoint=URL]", _AWS_LOGIN, "boto3", "boto3")
+_RABBITMQ = _BuiltIn(
+    _rabbitmq,
+    "amqp://host:5672/vhost?queue=NAME[&create=true] or ?exchange=NAME[&route={topic}]",
+    ("PENSTOCK_RABBITMQ_USERNAME", "PENSTOCK_RABBITMQ_PASSWORD"),
+    "pika",
+    "pika",
+)
 _WEBHOOK = _BuiltIn(
     _webhook,
     "webhook+https://host/path[#batch=100&concurrency=8&login=NAME]",
@@ -138,6 +160,10 @@ BUILT_IN: dict[str, _BuiltIn] = {
     "pulsar+ssl": _PULSAR,
     "kafka": _KAFKA,
     "kafka+ssl": _KAFKA,
+    "amqp": _RABBITMQ,
+    "amqps": _RABBITMQ,
+    "sns": _SNS,
+    "sqs": _SQS,
     "webhook+http": _WEBHOOK,
     "webhook+https": _WEBHOOK,
     "redis": _REDIS,

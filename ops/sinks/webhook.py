@@ -187,7 +187,7 @@ class WebhookChannel:
         for each in callers:
             each.close()
         if self._workers is not None:
-            self._workers.shutdown(wait=False, cancel_futures=True)
+            self._workers.shutdown(cancel_futures=True)
 
     def _executor(self) -> ThreadPoolExecutor:
         if self._workers is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ import pulsar
 import pytest
 
 from ops.sinks.pulsar import PulsarSink
+from tests.kit import certificates
 from tests.kit.sinks import Alone
 from tests.relay.kafka import KafkaBroker
+from tests.relay.rabbits import Rabbit
 from tests.support import missing
 from tools.pulsar import PulsarStandalone, PulsarUnavailable
-from tools.servers import KafkaServer
+from tools.servers import KafkaServer, RabbitServer, ServerUnavailable
 
 _numbers = itertools.count(1)
 
@@ -116,3 +119,36 @@ def pulsar_sink(broker: Broker) -> Iterator[Callable[..., Alone]]:
     yield make
     for sink in made:
         sink.close()
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[str]:
+    """A server that speaks the protocols of SQS and SNS."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(
+        ip_address="127.0.0.1", port=0, verbose=False
+    )
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
+
+
+@pytest.fixture
+def aws_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """boto3 reads its login from the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+
+
+@pytest.fixture(scope="session")
+def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rabbit]:
+    """A RabbitMQ for this test process."""
+    folder = tmp_path_factory.mktemp("rabbitmq")
+    made = certificates.make(folder)
+    server = RabbitServer(folder / "server", tls=(*made.server, made.authority))
+    try:
+        server.start()
+    except ServerUnavailable as error:
+        missing("RabbitMQ", error)
+    yield Rabbit(server, made.authority)
+    server.stop()

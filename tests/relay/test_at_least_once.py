@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from ops.relay.relay import Relay
 from ops.sinks.address import open_sink
 from penstock import subscriptions
 from penstock.subscriptions.dead_letters import dead_letters
+from tests.relay.aws_server import Queue
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, chaos
+from tests.relay.rabbits import LOGIN, Rabbit
 from tests.relay.receivers import Call, Receiver, Says, receiving
 
 TOPIC = "bank/accounts"
@@ -79,6 +82,9 @@ def doubled_within_blocks(log: Chaos, found: Found) -> int:
         assert len(starts) <= log.kills + log.pauses
         assert len(again) <= LARGEST_BLOCK * (log.kills + log.pauses)
         doubled += len(came) - len(set(came))
+    logging.getLogger(__name__).warning(
+        "%d doubled of %d, %d kills, %d pauses", doubled, log.published, log.kills, log.pauses
+    )
     return doubled
 
 
@@ -86,6 +92,37 @@ def test_a_webhook_loses_nothing_and_doubles_within_the_open_block(hook: Hook) -
     hook.log.publish(2_000)
     hook.log.run(kills=2, pauses=1)
     doubled_within_blocks(hook.log, hook.found())
+
+
+@pytest.mark.usefixtures("aws_login")
+def test_a_queue_of_sqs_loses_nothing_too(
+    connection: Connection, database_url: str, endpoint: str
+) -> None:
+    """Few events: the server of the tests needs longer for each that is there already."""
+    queue = Queue(endpoint)
+    with chaos(connection, database_url, topic=TOPIC, sink=queue.address) as log:
+        log.publish(200)
+        log.run(kills=1)
+        # A queue keeps no order, so the test puts them in one.
+        bodies = [each["Body"].encode() for each in queue.read()]
+        doubled_within_blocks(log, [sorted(each) for each in of_bodies(bodies)])
+
+
+def test_rabbitmq_too(
+    connection: Connection, database_url: str, rabbit: Rabbit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in LOGIN.items():
+        monkeypatch.setenv(name, value)
+    queue = rabbit.queue()
+    address = rabbit.address(f"queue={queue}")
+    with chaos(connection, database_url, topic=TOPIC, sink=address) as log:
+        log.publish(4_000)
+        log.run(kills=2, pauses=1)
+        found: Found = [[] for _ in range(PARTITIONS)]
+        for properties, body in rabbit.read(queue):
+            place = int(properties.headers["cloudEvents_penstockpartition"])
+            found[place].append((int(properties.headers["cloudEvents_sequence"]), body))
+        doubled_within_blocks(log, found)
 
 
 def test_a_refused_event_is_a_dead_letter_and_the_others_come_once(
@@ -117,7 +154,7 @@ def test_a_receiver_that_is_gone_pauses_the_relay(
     hook.log.publish(20)
     hook.receiver.answer = lambda _: Says(410)
     sink = open_sink(hook.log.sink, environ=hook.receiver.environ())
-    result = Relay(database_url, SUBSCRIPTION, sink).run_for(5)
+    result = Relay(database_url, SUBSCRIPTION, sink).run_for(1)
     assert result.events == 0
     assert "answered 410 Gone" in result.last_error
     assert len(hook.receiver.calls) <= PARTITIONS

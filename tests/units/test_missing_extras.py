@@ -29,6 +29,8 @@ EXTRAS: dict[str, tuple[Callable[[], object], str]] = {
         "pulsar-client",
     ),
     "nats": (lambda: open_sink("nats://h/s"), "nats-py"),
+    "pika": (lambda: open_sink("amqp://h/?queue=q"), "pika"),
+    "boto3": (lambda: open_sink("sqs://eu-central-1/events"), "boto3"),
 }
 
 
@@ -38,6 +40,8 @@ def _without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
         "confluent_kafka": [each for each in sys.modules if each.startswith("ops.sinks.kafka")],
         "pulsar": ["ops.sinks.pulsar", "ops.sinks.pulsar_channel", "ops.sinks.pulsar_producer"],
         "nats": ["ops.sinks.nats_connection", "ops.sinks.nats_jetstream"],
+        "pika": ["ops.sinks.rabbitmq", "ops.sinks.rabbitmq_channel"],
+        "boto3": ["ops.sinks.aws"],
         "pyarrow": ["penstock.archive.log_reader"],
     }
     for name in list(sys.modules):

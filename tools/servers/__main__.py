@@ -1,7 +1,7 @@
 """Fetch, start and stop real servers: `python -m tools.servers mysql start --folder F`.
 
-The servers are mysql, mariadb, mariadb-10.11, etcd, redis, kafka and postgres-14 to postgres-17;
-`all` and `matrix` stand for several of them, to be fetched.
+The servers are mysql, mariadb, mariadb-10.11, etcd, redis, kafka, rabbitmq and postgres-14 to
+postgres-17; `all` and `matrix` stand for several of them, to be fetched.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from tools.servers.catalogue import (
 )
 from tools.servers.kafka import NAME as KAFKA, KafkaServer
 from tools.servers.postgres_matrix import MatrixPostgres
+from tools.servers.rabbitmq import NAME as RABBITMQ, RabbitServer
 
 _NOT_RUNNING = 3
 
-_Server = MySQLServer | EmbeddedPostgres | StoreServer | KafkaServer
+_Server = MySQLServer | EmbeddedPostgres | StoreServer | KafkaServer | RabbitServer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,6 +77,8 @@ def _server(name: str, folder: Path, *, durable: bool) -> _Server:
         return StoreServer(folder, STORES[name], die_with_parent=False)
     if name == KAFKA:
         return KafkaServer(folder, die_with_parent=False)
+    if name == RABBITMQ:
+        return RabbitServer(folder, die_with_parent=False)
     if name in POSTGRES:
         settings = {} if durable else {"fsync": "off", "full_page_writes": "off"}
         return MatrixPostgres(POSTGRES[name], folder, settings=settings)
@@ -96,7 +99,11 @@ def _perform(verb: str, server: _Server, database: str) -> int:
     elif server.pid is None:
         print("not running")
         return _NOT_RUNNING
-    print(server.url() if isinstance(server, StoreServer | KafkaServer) else server.url(database))
+    print(
+        server.url()
+        if isinstance(server, StoreServer | KafkaServer | RabbitServer)
+        else server.url(database)
+    )
     return 0
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.servers import kafka, postgres_matrix
+from tools.servers import kafka, postgres_matrix, rabbitmq
 from tools.servers.mariadb import MARIADB, MARIADB_10_11
 from tools.servers.mysql import MYSQL
 from tools.servers.server import MySQLServer
@@ -27,11 +27,11 @@ PROGRAMS: dict[str, Program] = {
     **{each.name: each for each in (PROMTOOL, SYSTEMD_ANALYZE)},
 }
 POSTGRES = {f"postgres-{major}": major for major in postgres_matrix.VERSIONS}
-NAMES: Sequence[str] = [*DISTRIBUTIONS, *PROGRAMS, kafka.NAME, *POSTGRES]
+NAMES: Sequence[str] = [*DISTRIBUTIONS, *PROGRAMS, kafka.NAME, rabbitmq.NAME, *POSTGRES]
 
 #: `all`: what every run of the tests needs. `matrix`: what `make test-matrix` needs besides.
 GROUPS: dict[str, Sequence[str]] = {
-    "all": [MYSQL.name, MARIADB.name, *PROGRAMS, kafka.NAME],
+    "all": [MYSQL.name, MARIADB.name, *PROGRAMS, kafka.NAME, rabbitmq.NAME],
     "matrix": [*POSTGRES, MARIADB_10_11.name],
 }
 
@@ -44,6 +44,8 @@ def fetch(name: str) -> str:
         return PROGRAMS[name].version()
     if name == kafka.NAME:
         return kafka.version()
+    if name == rabbitmq.NAME:
+        return rabbitmq.version()
     DISTRIBUTIONS[name].template()
     return DISTRIBUTIONS[name].version()
 
@@ -56,14 +58,18 @@ def fetched(name: str) -> bool:
         return PROGRAMS[name].fetched()
     if name == kafka.NAME:
         return kafka.fetched()
+    if name == rabbitmq.NAME:
+        return rabbitmq.fetched()
     return DISTRIBUTIONS[name].fetched()
 
 
-def in_folder(state: Path) -> MySQLServer | StoreServer | kafka.KafkaServer:
+def in_folder(state: Path) -> MySQLServer | StoreServer | kafka.KafkaServer | rabbitmq.RabbitServer:
     """The server whose ``server.json`` this is."""
     name = json.loads(state.read_text())["name"]
     if name in STORES:
         return StoreServer(state.parent, STORES[name])
     if name == kafka.NAME:
         return kafka.KafkaServer(state.parent)
+    if name == rabbitmq.NAME:
+        return rabbitmq.RabbitServer(state.parent)
     return MySQLServer(state.parent)
