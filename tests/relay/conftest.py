@@ -18,6 +18,7 @@ from tests.kit import certificates
 from tests.kit.sinks import Alone
 from tests.relay.kafka import KafkaBroker
 from tests.relay.rabbits import Rabbit
+from tests.relay.receivers import Receiver, receiving
 from tests.support import missing
 from tools.pulsar import PulsarStandalone, PulsarUnavailable
 from tools.servers import KafkaServer, RabbitServer, ServerUnavailable
@@ -152,3 +153,16 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rabbit]:
         missing("RabbitMQ", error)
     yield Rabbit(server, made.authority)
     server.stop()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A receiver of webhooks that takes everything."""
+    with receiving() as made:
+        yield made
+
+
+@pytest.fixture
+def sqs(endpoint: str, aws_login: None) -> str:
+    """The address of SQS, with a login in the environment."""
+    return endpoint

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.relay.conformance.cases import CASES, At
+from tests.relay.conformance.only_take import OnlyTakes, OnQueue, OnRabbitMQ, OnWebhook
 from tests.relay.conformance.under_test import Files, OnKafka, OnPulsar, OnRedis, UnderTest
 from tests.relay.stores import streams_server
 
@@ -18,6 +19,9 @@ SINKS: dict[type[UnderTest], list[pytest.MarkDecorator]] = {
     OnRedis: [],
     OnPulsar: [pytest.mark.pulsar, pytest.mark.timeout(900)],
     OnKafka: [pytest.mark.kafka, pytest.mark.timeout(300)],
+    OnWebhook: [],
+    OnQueue: [],
+    OnRabbitMQ: [],
 }
 
 
@@ -28,6 +32,8 @@ def _under_test(kind: type[UnderTest], request: pytest.FixtureRequest, folder: P
         return OnKafka(request.getfixturevalue("kafka_broker"))
     if kind is OnRedis:
         return OnRedis(request.getfixturevalue("streams_server"))
+    if issubclass(kind, OnlyTakes):
+        return kind.of(request)
     return Files(folder)
 
 
