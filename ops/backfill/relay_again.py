@@ -31,8 +31,12 @@ def place_of(connection: Any, request: int) -> str:
 
     It holds the installation's id: databases may share a sink, and each counts from 1.
     """
+    return f"backfill-{request}-{_installation(connection)}"
+
+
+def _installation(connection: Any) -> str:
     ((installation,),) = call(connection, "installation_id")
-    return f"backfill-{request}-{installation}"
+    return str(installation)
 
 
 class RelayAgain:
@@ -47,6 +51,7 @@ class RelayAgain:
         self._job = job
         self._read = read
         self._name = place_of(job.connection, claim.request)
+        self._installation = _installation(job.connection)
         self._sink = open_beside(self._name)
         self._held: set[int] = set()
         found = describe_topic(job.connection, claim.topic)
@@ -86,6 +91,7 @@ class RelayAgain:
             partition=unit.partition,
             history=self._history,
             lease_epoch=claim.attempt,
+            installation=self._installation,
         )
 
     def _send_on(self, channel: Channel, unit: BackfillUnit) -> None:

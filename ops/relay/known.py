@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ops.sinks.base import SinkLease
+from penstock.database import call
 from penstock.topics import names
 from penstock.topics.partition_ids import topic_of
 
@@ -20,6 +21,8 @@ class SinkTopic:
 
     known_as: str
     partitions: int
+    #: The id of the database that the events come from.
+    installation: str
 
     def served(self, relay: str, lease: Lease) -> SinkLease:
         """What a channel of this lease serves."""
@@ -30,6 +33,7 @@ class SinkTopic:
             partition=lease.partition,
             history=lease.history,
             lease_epoch=lease.lease_epoch,
+            installation=self.installation,
         )
 
 
@@ -39,6 +43,7 @@ class SinkTopics:
     def __init__(self) -> None:
         self._partitions: dict[str, int] = {}
         self._known_as: dict[int, str] = {}
+        self._installation = ""
 
     def of(self, connection: Connection, lease: Lease) -> SinkTopic | None:
         """The topic of a lease.  None when another one has its address now."""
@@ -50,4 +55,6 @@ class SinkTopics:
             self._known_as[found.topic_id] = found.known_as
         if topic_id not in self._known_as:
             return None
-        return SinkTopic(self._known_as[topic_id], known)
+        if not self._installation:
+            self._installation = str(call(connection, "installation_id")[0][0])
+        return SinkTopic(self._known_as[topic_id], known, self._installation)

@@ -95,6 +95,12 @@ def _redis() -> Factory:
     return found
 
 
+def _penstock() -> Factory:
+    from ops.sinks.penstock_log import open_sink as found
+
+    return found
+
+
 def _nats() -> Factory:
     from ops.sinks.nats_jetstream import open_sink as found
 
@@ -153,6 +159,11 @@ _NATS = _BuiltIn(
     "nats",
     "nats-py",
 )
+_PENSTOCK = _BuiltIn(
+    _penstock,
+    "penstock+postgresql://host:5432/database[?prefix=namespace][&create=true][&resend=true]",
+    ("PENSTOCK_SINK_USERNAME", "PENSTOCK_SINK_PASSWORD"),
+)
 #: The sinks by the schemes of their addresses.
 BUILT_IN: dict[str, _BuiltIn] = {
     "jsonl": _BuiltIn(_jsonl, "jsonl:///directory"),
@@ -170,6 +181,9 @@ BUILT_IN: dict[str, _BuiltIn] = {
     "rediss": _REDIS,
     "nats": _NATS,
     "nats+tls": _NATS,
+    "penstock+postgresql": _PENSTOCK,
+    "penstock+mysql": _PENSTOCK,
+    "penstock+mariadb": _PENSTOCK,
 }
 
 #: An option of such a name, also one of the admin interface's own address, would hold a secret.

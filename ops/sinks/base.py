@@ -73,7 +73,7 @@ class SinkLease:
     """The partition that a channel serves, and the lease under which it does.
 
     ``topic`` is the address that the topic has now; a block carries the one that it was recorded
-    under.
+    under. ``installation`` is the id of the database that the events come from.
     """
 
     relay: str
@@ -82,6 +82,7 @@ class SinkLease:
     partition: int
     history: int
     lease_epoch: int
+    installation: str = ""
 
 
 def encoded(events: Iterable[Event], encode: Callable[[Event], T]) -> Iterator[T]:

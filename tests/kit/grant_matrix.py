@@ -90,7 +90,7 @@ high_watermarks         c . o . r
 histories_of            . . o . r
 history_starts_of       c . o . .
 install_rights          . i . . .
-installation_id         . . o . .
+installation_id         c . o . .
 join                    c . o . .
 keep_events             . i o . .
 lead_subscription       c . o . .
@@ -153,6 +153,7 @@ publish_bulk            . . o p .
 publish_columns         . . o p .
 publish_json            . . o p .
 publish_packed          . . o p .
+publish_relayed         . . o p .
 publish_staged          . . o p .
 publish_text            . . o p .
 published_unkeyed       . . o . .
@@ -173,6 +174,7 @@ reissued_of             . . o . r
 reject                  c . o . .
 rejected_commits        c . o . r
 relay_failure           c . o . .
+relayed_to              . . o p .
 relays_claimed_by       . . o . r
 release                 c . o . .
 release_claims          c . o . .

@@ -375,6 +375,9 @@ def test_two_databases_do_not_send_topics_of_one_name_to_one_sink() -> None:
     with pytest.raises(ConfigurationError, match=r"relays\.files and databases\.a\.relays\.files"):
         parse(text % ("", ""))
     assert parse(text % ("", "/a")).databases == ("a",)
+    # Another Penstock database tells them apart.
+    into = text.replace("jsonl:out%s", "penstock+mysql://host/all")
+    assert parse(into).of_database("a").relays["files"].sink == "penstock+mysql://host/all"
 
 
 def test_an_address_that_is_none_is_named_by_its_entry() -> None:

@@ -42,10 +42,13 @@ class Chaos:
     seed: int = 1
     textbook: bool = False
     timeout: float = 60
+    #: Crashes the sink's server and starts it again.
+    restart: Callable[[], None] = lambda: None
     rng: random.Random = field(init=False)
     published: int = 0
     kills: int = 0
     pauses: int = 0
+    restarts: int = 0
     _running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -91,15 +94,22 @@ class Chaos:
         self._running.append(process)
         return process
 
-    def run(self, kills: int, pauses: int = 0) -> None:
-        """Relay everything, while the relay is killed and paused at random places."""
-        deeds = ["kill"] * kills + ["pause"] * pauses
+    def run(self, kills: int, pauses: int = 0, restarts: int = 0) -> None:
+        """Relay everything, while the relay is killed and paused at random places.
+
+        The sink's server is restarted so many times.
+        """
+        deeds = ["kill"] * kills + ["pause"] * pauses + ["restart"] * restarts
         self.rng.shuffle(deeds)
         paused: list[subprocess.Popen[bytes]] = []
         relay = self.start()
         for number, deed in enumerate(deeds, start=1):
             self.until_done(self._goal(number, len(deeds)), relay)
             time.sleep(self.rng.uniform(0, 0.03))  # anywhere in the work on a block
+            if deed == "restart":
+                self.restart()
+                self.restarts += 1
+                continue
             if deed == "kill":
                 self.kill(relay)
             else:

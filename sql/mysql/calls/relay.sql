@@ -42,6 +42,19 @@ CALL penstock.dead_letter(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(sequence)s, %(reason)s
 )
 
+-- name: publish_relayed
+-- Publishes the events of another database's relay, if its partition stands where it is expected.
+-- limits the session
+CALL penstock.publish_relayed(
+    %(topic)s, %(installation)s, %(relay)s, %(known_as)s, %(source_partition)s, %(expected_history)s,
+    %(expected_sequence)s, %(to_history)s, %(to_sequence)s, %(last_event_id)s, %(events)s
+)
+
+-- name: relayed_to
+-- How far another database's relay has come here, and which installation this is.
+-- reads only
+CALL penstock.relayed_to(%(topic)s, %(installation)s, %(relay)s, %(known_as)s, %(source_partition)s)
+
 -- name: sweep
 -- Removes consumers whose time has run out.
 CALL penstock.sweep(%(max_rows)s)

@@ -14,13 +14,14 @@ BEGIN
     FROM (
         SELECT 'publisher' AS role, '
             publish publish_text publish_json publish_batch publish_packed prepare_bulk publish_bulk topic_lookup
-            stage_events claim_rows claim_write publish_staged discard_staged list_namespaces namespace_exists
+            stage_events claim_rows claim_write publish_staged publish_relayed relayed_to discard_staged
+            list_namespaces namespace_exists
             list_topics current_history applied_migrations setting' AS functions
         UNION ALL SELECT 'consumer', '
             subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek resolve_block subscription_lag take_overs rejected_commits
             open_block open_cold_block read_block dead_letters_between missing_events relay_failure dead_letter
-            dead_letters_of
+            dead_letters_of installation_id
             report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
             locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions history_starts_of
             suspect_copy
@@ -54,7 +55,8 @@ BEGIN
             sparse_slices settle_blocks raise_event_ids mergeable_partitions'
         UNION ALL SELECT 'operator', '
             publish publish_text publish_json publish_batch publish_packed prepare_bulk publish_bulk topic_lookup
-            stage_events claim_rows claim_write publish_staged discard_staged sweep_staged create_namespace
+            stage_events claim_rows claim_write publish_staged publish_relayed relayed_to discard_staged
+            sweep_staged create_namespace
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic
             ensure_topic rename_topic move_topic
             resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of sequence

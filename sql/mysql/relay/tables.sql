@@ -45,3 +45,22 @@ CREATE TABLE IF NOT EXISTS relay_files (
     claimed_at DATETIME(6) NOT NULL,
     claimed_by VARCHAR(400) NOT NULL
 ) ENGINE = InnoDB;
+
+-- name: relay_arrivals
+-- How far the relays of other databases, or of this one, have brought a partition of theirs into a topic. It moves in
+-- the transaction that publishes the events. The row of a deleted topic stays, and nobody finds it.
+CREATE TABLE IF NOT EXISTS relay_arrivals (
+    topic_id BIGINT NOT NULL,
+    -- Of installation, relay, known_as and partition: they are too long for a key.
+    source_hash BINARY(32) NOT NULL,
+    installation VARCHAR(36) NOT NULL,
+    relay VARCHAR(255) NOT NULL,
+    known_as VARCHAR(4100) NOT NULL,
+    `partition` INT NOT NULL,
+    history INT NOT NULL DEFAULT 0,
+    sequence BIGINT NOT NULL DEFAULT 0,
+    -- The event of that sequence; NULL when it was given up.
+    event_id VARCHAR(36),
+    moved_at DATETIME(6) NOT NULL,
+    PRIMARY KEY (topic_id, source_hash)
+) ENGINE = InnoDB;

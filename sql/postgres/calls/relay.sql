@@ -48,6 +48,24 @@ SELECT penstock.dead_letter(
     %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(sequence)s::bigint, %(reason)s
 )
 
+-- name: publish_relayed
+-- Publishes the events of another database's relay, if its partition stands where it is expected.
+SELECT moved, history, sequence, event_id::text FROM penstock.publish_relayed(
+    topic => %(topic)s, installation => %(installation)s, relay => %(relay)s, known_as => %(known_as)s,
+    source_partition => %(source_partition)s::integer, expected_history => %(expected_history)s::integer,
+    expected_sequence => %(expected_sequence)s::bigint, to_history => %(to_history)s::integer,
+    to_sequence => %(to_sequence)s::bigint, last_event_id => %(last_event_id)s::uuid,
+    payloads => %(payloads)s::bytea[], keys => %(keys)s::text[], types => %(types)s::text[],
+    content_types => %(content_types)s::text[], headers => %(headers)s::text[], event_ids => %(event_ids)s::uuid[],
+    partitions => %(partitions)s::integer[])
+
+-- name: relayed_to
+-- How far another database's relay has come here, and which installation this is.
+SELECT history, sequence, event_id::text, here, partitions
+FROM penstock.relayed_to(
+    %(topic)s, %(installation)s, %(relay)s, %(known_as)s, %(source_partition)s::integer
+)
+
 -- name: sweep
 -- Removes consumers whose time has run out.
 SELECT expired_consumers, locked_leases FROM penstock.sweep(%(max_rows)s::integer)

@@ -9,13 +9,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT f.name, array_agg(g.role ORDER BY g.role)
     FROM (VALUES
         ('publisher', 'publish publish_text publish_json publish_batch publish_columns prepare_bulk publish_bulk
-            topic_lookup stage_events claim_rows claim_write publish_staged discard_staged wake_sequencer
+            topic_lookup stage_events claim_rows claim_write publish_staged publish_relayed relayed_to
+            discard_staged wake_sequencer
             list_namespaces namespace_exists list_topics current_history applied_migrations setting'),
         ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit
             release leave
             held_leases position seek resolve_block subscription_lag take_overs rejected_commits
             open_block open_cold_block read_block dead_letters_between missing_events relay_failure dead_letter
-            dead_letters_of
+            dead_letters_of installation_id
             report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
             locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions history_starts_of
             suspect_copy
@@ -45,7 +46,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices close_slice
             slice_detaching slice_dropped merge_chunks swap_merged_slice current_history applied_migrations'),
         ('operator', 'publish publish_text publish_json publish_batch publish_columns prepare_bulk publish_bulk
-            topic_lookup stage_events claim_rows claim_write publish_staged discard_staged sweep_staged wake_sequencer
+            topic_lookup stage_events claim_rows claim_write publish_staged publish_relayed relayed_to
+            discard_staged sweep_staged wake_sequencer
             create_namespace rename_namespace move_namespace delete_namespace list_namespaces namespace_exists
             create_topic ensure_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of

@@ -38,3 +38,20 @@ CREATE TABLE relay_files (
     claimed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     claimed_by text NOT NULL DEFAULT session_user
 );
+
+-- name: relay_arrivals
+-- How far the relays of other databases, or of this one, have brought a partition of theirs into a topic. It moves in
+-- the statement that publishes the events. The row of a deleted topic stays, and nobody finds it.
+CREATE TABLE relay_arrivals (
+    topic_id bigint NOT NULL,
+    installation text COLLATE "C" NOT NULL,
+    relay text COLLATE "C" NOT NULL,
+    known_as text COLLATE "C" NOT NULL,
+    partition integer NOT NULL,
+    history integer NOT NULL DEFAULT 0,
+    sequence bigint NOT NULL DEFAULT 0,
+    -- The event of that sequence; NULL when it was given up.
+    event_id uuid,
+    moved_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (topic_id, installation, relay, known_as, partition)
+) WITH (fillfactor = 50);
