@@ -310,7 +310,7 @@ def _lease_coverage(world: World) -> Callable[[str], ProbeVerdict]:
 
 def _dead_letters(world: World) -> Callable[[str], ProbeVerdict]:
     lags = _by_topic(subscriptions.lag(world.connection))
-    dead = {each.subscription: each.dead for each in counts(world.connection)}
+    dead = {each.subscription: each.unforwarded for each in counts(world.connection)}
 
     def tell(topic: str) -> ProbeVerdict:
         readers = sorted({each.subscription for each in lags.get(topic, [])})
@@ -399,7 +399,7 @@ def _backlog_age(world: World) -> Callable[[str], ProbeVerdict]:
 
 
 def _relay_letters(world: World) -> Callable[[str], ProbeVerdict]:
-    dead = {each.subscription: each.dead for each in counts(world.connection)}
+    dead = {each.subscription: each.unforwarded for each in counts(world.connection)}
 
     def tell(relay: str) -> ProbeVerdict:
         name = world.policies.relays[relay].subscription

@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     )
     from penstock.subscriptions import (
         dead_letters as dead_letters,
+        forwarding as forwarding,
         inbox as inbox,
         policies as policies,
         queue as queue,
@@ -268,6 +269,7 @@ _MODULES = {
     "archive": "penstock.archive",
     "coordination": "penstock.leases.coordination",
     "dead_letters": "penstock.subscriptions.dead_letters",
+    "forwarding": "penstock.subscriptions.forwarding",
     "history": "penstock.log.restores",
     "holds": "penstock.topics.holds",
     "inbox": "penstock.subscriptions.inbox",

@@ -318,11 +318,19 @@ class DeadLetterCounts:
     parked: int
     redriven: int
     oldest_seconds: float
+    #: Of the dead and parked: copies lie in the topic that the subscription names, or it took none.
+    forwarded: int = 0
+    not_forwarded: int = 0
 
     @property
     def left(self) -> int:
-        """Those that an operator has to look at."""
-        return self.dead + self.parked
+        """Those that an operator has to look at here: those that went on are looked at there."""
+        return self.dead + self.parked - self.forwarded
+
+    @property
+    def unforwarded(self) -> int:
+        """The dead ones without those that went on."""
+        return max(self.dead - self.forwarded, 0)
 
 
 @dataclass(frozen=True, slots=True)

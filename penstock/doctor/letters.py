@@ -33,6 +33,8 @@ def examine_letters(connection: Any) -> list[Finding]:
     others = f" ({len(found) - 1} more subscriptions like it)" if len(found) > 1 else ""
     many = f"{most.left}{' or more' if most.left >= _MOST_COUNTED else ''}"
     parked = f", {most.parked} of them parked" if most.parked else ""
+    if most.not_forwarded:
+        parked += f", {most.not_forwarded} of them not taken by the topic that it names"
     return [
         warning(
             "dead_letters",

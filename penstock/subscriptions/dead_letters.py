@@ -109,7 +109,12 @@ class Redriven:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that a subscription has given up, and why; see :data:`STATES`."""
+    """An event that a subscription has given up, and why; see :data:`STATES`.
+
+    ``forwarded_to`` and ``forwarded_as``: topic and id of its copy, where the subscription names a
+    topic for its dead letters (the topic is None for a login that may not see it).
+    ``not_forwarded`` says why there is none.
+    """
 
     id: int
     topic: str
@@ -126,6 +131,9 @@ class DeadLetter:
     reason: str
     created_at: datetime
     died_at: datetime
+    forwarded_to: str | None = None
+    forwarded_as: UUID | None = None
+    not_forwarded: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,14 +328,22 @@ def fail_redriven(connection: Any, member: Membership, letter: Redriven, reason:
     )
 
 
-def redrive(connection: Any, subscription: str, letter_ids: Iterable[int] | None = None) -> int:
+def redrive(
+    connection: Any,
+    subscription: str,
+    letter_ids: Iterable[int] | None = None,
+    *,
+    keep_deliveries: bool = False,
+) -> int:
     """Make these dead letters deliverable again, or all.  Returns how many were not so already.
 
-    The holder of their partition gets them.  Of a parked key it gets all events, in order.
+    The holder of their partition gets them.  Of a parked key it gets all events, in order.  With
+    ``keep_deliveries`` a queue goes on counting how often it has handed them out; that counts for
+    none of its limits.
     """
     ids = None if letter_ids is None else _ids(letter_ids)
-    rows = database.call(connection, "redrive", subscription=subscription, letter_ids=ids)
-    return int(rows[0][0])
+    binds = {"letter_ids": ids, "keep_deliveries": keep_deliveries}
+    return int(database.call(connection, "redrive", subscription=subscription, **binds)[0][0])
 
 
 def drop(connection: Any, subscription: str, letter_ids: Iterable[int]) -> int:
@@ -388,7 +404,8 @@ def counts(connection: Any, subscription: str | None = None) -> list[DeadLetterC
 def _letter(row: Sequence[Any]) -> DeadLetter:
     fields = list(row)
     fields[5] = as_uuid(fields[5])
-    fields[-2:] = map(as_time, fields[-2:])
+    fields[13:15] = map(as_time, fields[13:15])
+    fields[16] = None if fields[16] is None else as_uuid(fields[16])
     return DeadLetter(*fields)
 
 

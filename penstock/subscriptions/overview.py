@@ -13,7 +13,11 @@ from penstock.topics import validation
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription's topics and times, in seconds; ``paused_at`` is None while it runs."""
+    """A subscription's topics and times, in seconds; ``paused_at`` is None while it runs.
+
+    ``dead_letters_to``: the topic that its dead letters are published to; ``dead_letters_origin``:
+    who has set that, ``hand``, or ``file`` and the name of the policy file.
+    """
 
     name: str
     mode: str
@@ -26,6 +30,8 @@ class Subscription:
     paused_at: datetime | None
     paused_by: str | None
     paused_reason: str | None
+    dead_letters_to: str | None = None
+    dead_letters_origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +198,10 @@ def statistics(connection: Any, subscription: str | None = None) -> list[Statist
 
 
 def _subscription(row: tuple[Any, ...]) -> Subscription:
-    name, mode, topics, *times, max_consumers, created_at, paused_at, paused_by, reason = row
-    heartbeat, lease, release = times
+    name, mode, topics, heartbeat, lease, release, max_consumers, created_at, paused_at, *rest = row
     return Subscription(
         name, mode, tuple(sorted(topics)), heartbeat, lease, release, max_consumers,
-        as_time(created_at), _time(paused_at), paused_by, reason,
+        as_time(created_at), _time(paused_at), *rest,
     )  # fmt: skip
 
 

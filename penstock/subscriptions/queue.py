@@ -240,9 +240,13 @@ def acknowledge(
 
 def acknowledge_steps(subscription: str, receipts: Sequence[Receipt]) -> Steps[None]:
     """The steps of an acknowledgement of all receipts, for synchronous and async connections."""
-    entries, _ = _entries(receipts, whole=True)
-    binds = _binds(entries)
+    binds = binds_of(receipts)
     yield from asked("acknowledge", subscription=subscription, partly=False, **binds)
+
+
+def binds_of(receipts: Sequence[Receipt]) -> dict[str, Any]:
+    """Receipts as a call takes them that takes all of them or none."""
+    return _binds(_entries(receipts, whole=True)[0])
 
 
 def release(

@@ -461,5 +461,5 @@ def _described(letter: LetterRow, topic: str) -> Row:
     return (
         letter.letter_id, topic, number_of(letter.place[1]), letter.sequence, HISTORY,
         event.event_id, event.key, event.type, event.content_type, len(event.payload), letter.state,
-        letter.attempts, letter.reason, event.created_at, letter.died_at,
+        letter.attempts, letter.reason, event.created_at, letter.died_at, None, None, None,
     )  # fmt: skip

@@ -41,13 +41,19 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A right of a login, or of a role's members, in a namespace and below it."""
+    """A right of a login, or of a role's members, in a namespace and below it.
+
+    With a ``topic`` it is that of a subscription which publishes its dead letters there; ``login``
+    is who has set it.
+    """
 
     namespace: str
     login: str
     verb: str
     granted_at: datetime
     granted_by: str
+    topic: str | None = None
+    subscription: str | None = None
 
 
 def grant_namespace(connection: Any, namespace: str, login: str, verb: str) -> None:

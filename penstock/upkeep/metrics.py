@@ -98,6 +98,11 @@ METRICS: dict[str, About] = {
     "dead_letters": About(
         "gauge", "subscription", "Events that were given up and wait for somebody, up to 10,000"
     ),
+    "dead_letters_not_forwarded": About(
+        "gauge",
+        "subscription",
+        "Of these, what the topic that the subscription names did not take",
+    ),
 }
 
 #: More subscriptions than this share one figure, under this name.

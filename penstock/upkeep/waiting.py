@@ -29,10 +29,19 @@ def figures(connection: Any, status: LogStatus, served: Sequence[str] | None) ->
     found |= _of_queues(connection, served)
     counts = _counts(connection, served)
     labels = labels_of(each.subscription for each in counts)
-    left = dict.fromkeys(labels.values(), 0)
     for each in counts:
-        left[labels[each.subscription]] += each.left
-    return found | {("dead_letters", label): float(number) for label, number in left.items()}
+        label = labels[each.subscription]
+        for name, number in (
+            ("dead_letters", each.left),
+            ("dead_letters_not_forwarded", each.not_forwarded),
+        ):
+            found[name, label] = float(number) + _plain(found.get((name, label)))
+    return found
+
+
+def _plain(figure: float | list[float] | None) -> float:
+    """The figure so far of what has no buckets."""
+    return figure if isinstance(figure, float) else 0.0
 
 
 def _of_queues(connection: Any, served: Sequence[str] | None) -> Figures:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock import database
-from penstock.subscriptions import dead_letters
+from penstock.subscriptions import dead_letters, forwarding, queue
 
 Call = Callable[[Any, str], object]
 
@@ -44,5 +44,9 @@ FAILURES: dict[str, Call] = {
     "finish_redriven": _held("finish_redriven", letter_ids=[1], **_LEASE),
     "fail_redriven": _held("fail_redriven", letter_id=1, reason="", **_LEASE),
     "redrive": dead_letters.redrive,
+    "set_dead_letters_to": lambda own, name: forwarding.set_dead_letters_to(own, name, None),
+    "move_letters": lambda own, name: forwarding.move(
+        own, name, [queue.Receipt(1, 1, uuid.UUID(int=1))]
+    ),
     "drop_dead_letters": lambda own, name: dead_letters.drop(own, name, [1]),
 }

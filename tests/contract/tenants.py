@@ -32,7 +32,7 @@ changed_hours log_epochs_between unsealed_logs lost_copies
 sequence_gaps copies_of log_epochs_of record_copy forget_copy missing_copies set_backpressure
 set_policy clear_policy policy_of policy_history list_policies drop_dead_letters
 place_hold release_hold list_holds
-find_erasable begin_erasure erase_events erase_letters finish_erasure
+find_erasable begin_erasure erase_events erase_letters finish_erasure copies_of_erasure
 list_erasures reissued_of erased_of
 request_backfill claim_backfill extend_backfill backfill_work
 progress_backfill finish_backfill fail_backfill cancel_backfill

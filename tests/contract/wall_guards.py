@@ -27,7 +27,7 @@ LOCKED_FIRST = (
 )
 #: On MySQL: no query of rights leaves out the names of columns.
 NAMELESS = (
-    "has_right",
+    "login_has_right",
     "DECLARE given, held INT DEFAULT 0;",
     (
         "DECLARE given, held INT DEFAULT 0; SELECT COUNT(*) INTO given FROM namespace_grants;"
@@ -47,12 +47,12 @@ MUTANTS: dict[str, tuple[dict[str, tuple[str, str, str]], Callable[[Any], object
         {
             "postgres": (
                 "passes_walls",
-                "pg_has_role(session_user, n.nspowner, 'MEMBER')",
+                "pg_has_role(passes_walls.login, n.nspowner, 'MEMBER')",
                 "pg_has_role(current_user, n.nspowner, 'MEMBER')",
             ),
             "mysql": (
                 "passes_walls",
-                "user_part(USER()) = user_part(CURRENT_USER())",
+                "login = user_part(CURRENT_USER())",
                 "user_part(CURRENT_USER()) = user_part(CURRENT_USER())",
             ),
         },
@@ -62,10 +62,10 @@ MUTANTS: dict[str, tuple[dict[str, tuple[str, str, str]], Callable[[Any], object
         {
             "postgres": (
                 "has_right",
-                "AND pg_has_role(session_user, to_regrole(quote_ident(g.login)), 'MEMBER')",
+                "AND pg_has_role(has_right.login, to_regrole(quote_ident(g.login)), 'MEMBER')",
                 "",
             ),
-            "mysql": ("has_right", "g.login = caller AND", ""),
+            "mysql": ("login_has_right", "g.login = caller AND", ""),
         },
         _fetch,
     ),

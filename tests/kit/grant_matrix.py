@@ -42,6 +42,7 @@ configure_queue         c . o . .
 configure_subscription  c . o . .
 copies_between          . . o . r
 copies_of               . . o . r
+copies_of_erasure       . . o . .
 copies_on               . . o . .
 create_namespace        . . o . .
 create_topic            . . o . .
@@ -125,6 +126,7 @@ missing_copies          . . o . r
 missing_events          c . o . .
 missing_slices          . i o . .
 move_copy               . . o . .
+move_letters            c . o . .
 move_namespace          . . o . .
 move_topic              . . o . .
 namespace_exists        c . o p r
@@ -202,6 +204,7 @@ sequence_gaps           . . o . r
 sequence_of             c . o . .
 sequencer_state         . . o . .
 set_backpressure        . . o . .
+set_dead_letters_to     c . o . .
 set_policy              . . o . .
 set_retention           . . o . .
 set_setting             . . o . .

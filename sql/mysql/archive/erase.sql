@@ -187,10 +187,15 @@ CREATE PROCEDURE finish_erasure(erasure CHAR(36))
 BEGIN
     DECLARE source_id BIGINT;
     DECLARE is_replaced BOOLEAN;
+    DECLARE of_event BINARY(16);
     {{on error: CALL undo_call()}}
     CALL begin_call('finish_erasure()');
     CALL hold_erasure(erasure, source_id, is_replaced);
     UPDATE erasures AS e SET e.finished_at = UTC_TIMESTAMP(6) WHERE e.erasure = erasure;
+    SELECT MAX(e.event_id) INTO of_event FROM erasures AS e WHERE e.erasure = erasure;
+    -- Of a dead letter's copy that is erased now the key was kept to find it.
+    UPDATE letter_copies AS c FORCE INDEX (PRIMARY) SET c.`key` = NULL
+    WHERE is_replaced AND c.copy_id = of_event AND c.topic_id = source_id;
     CALL end_call();
 END;
 

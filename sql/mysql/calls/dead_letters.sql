@@ -57,7 +57,7 @@ CALL penstock.fail_redriven(
 
 -- name: redrive
 -- Makes dead letters deliverable again.
-CALL penstock.redrive(%(subscription)s, %(letter_ids)s)
+CALL penstock.redrive(%(subscription)s, %(letter_ids)s, %(keep_deliveries)s)
 
 -- name: drop_dead_letters
 -- Deletes dead letters.
@@ -80,3 +80,14 @@ CALL penstock.dead_letter_of(%(subscription)s, %(letter_id)s)
 -- oldest.
 -- reads only
 CALL penstock.dead_letter_counts(%(subscription)s)
+
+-- name: set_dead_letters_to
+-- From now on dead letters are published to this topic too.
+CALL penstock.set_dead_letters_to(%(subscription)s, %(topic)s, %(origin)s)
+
+-- name: move_letters
+-- Takes received copies of dead letters back to their subscription, or to another topic.
+-- limits the session
+CALL penstock.move_letters(
+    %(subscription)s, %(claims)s, %(first_sequences)s, %(last_sequences)s, %(tokens)s, %(topic)s, %(keep_deliveries)s
+)

@@ -21,6 +21,11 @@ CALL penstock.erase_letters(%(erasure)s, %(key)s, %(max_rows)s)
 -- Ends an erasure.
 CALL penstock.finish_erasure(%(erasure)s)
 
+-- name: copies_of_erasure
+-- Copies of dead letters in other topics that are still to be erased.
+-- reads only
+CALL penstock.copies_of_erasure(%(erasure)s, %(key)s, %(max_rows)s)
+
 -- name: list_erasures
 -- The record of erasures, newest first.
 -- reads only

@@ -1,6 +1,8 @@
 -- name: dead_letters_of
 -- The dead letters of a subscription without their payloads, newest first. They can be limited to those before a
--- given one, and to a topic, a key, a type and a state (dead, parked or redriven).
+-- given one, and to a topic, a key, a type and a state (dead, parked or redriven). forwarded_to and forwarded_as are
+-- topic and id of the copy of one whose subscription names a topic (set_dead_letters_to); not_forwarded says why there
+-- is none.
 CREATE PROCEDURE dead_letters_of(
     subscription LONGTEXT, max_rows INT, of_topic LONGTEXT, of_key LONGTEXT, of_type LONGTEXT, of_state LONGTEXT,
     before_id BIGINT
@@ -13,11 +15,16 @@ BEGIN
                AS event_id,
            d.`key`, d.type, d.content_type, LENGTH(d.payload) AS payload_bytes,
            IF(d.redriven_at IS NOT NULL, 'redriven', IF(d.parked, 'parked', 'dead')) AS state, d.attempts, d.reason,
-           d.created_at, d.died_at
+           d.created_at, d.died_at,
+           IF(NOT f.restricted OR has_right(f.namespace_id, 'any'), f.address, NULL) AS forwarded_to,
+           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.forwarded_as), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
+               AS forwarded_as,
+           IF(d.forwarded_as IS NOT NULL AND f.id IS NULL, 'the topic was deleted', d.not_forwarded) AS not_forwarded
     FROM dead_letters AS d
     JOIN subscriptions AS s ON s.id = d.subscription_id
     JOIN partitions AS p ON p.id = d.partition_id
     JOIN topics AS t ON t.id = p.topic_id
+    LEFT JOIN topics AS f ON f.id = d.forwarded_to
     WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
       AND (of_topic IS NULL OR t.address_hash = UNHEX(SHA2(of_topic, 256)))
       AND (of_key IS NULL OR d.`key` = of_key)
@@ -39,18 +46,25 @@ BEGIN
                AS event_id,
            d.`key`, d.type, d.content_type, LENGTH(d.payload) AS payload_bytes,
            IF(d.redriven_at IS NOT NULL, 'redriven', IF(d.parked, 'parked', 'dead')) AS state, d.attempts, d.reason,
-           d.created_at, d.died_at, d.headers, d.payload
+           d.created_at, d.died_at,
+           IF(NOT f.restricted OR has_right(f.namespace_id, 'any'), f.address, NULL) AS forwarded_to,
+           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.forwarded_as), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
+               AS forwarded_as,
+           IF(d.forwarded_as IS NOT NULL AND f.id IS NULL, 'the topic was deleted', d.not_forwarded) AS not_forwarded,
+           d.headers, d.payload
     FROM dead_letters AS d
     JOIN subscriptions AS s ON s.id = d.subscription_id
     JOIN partitions AS p ON p.id = d.partition_id
     JOIN topics AS t ON t.id = p.topic_id
+    LEFT JOIN topics AS f ON f.id = d.forwarded_to
     WHERE d.id = letter_id AND s.name_hash = UNHEX(SHA2(subscription, 256))
       AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'));
 END;
 
 -- name: dead_letter_counts
 -- How many dead letters one subscription has, or each subscription (NULL), by state, and for how long the oldest has
--- been there. Of each subscription 10,000 are looked at: 10,000 means that many or more.
+-- been there. Of those that are not redriven, forwarded have a copy in the topic that the subscription names, and
+-- not_forwarded were not taken by it. Of each subscription 10,000 are looked at: 10,000 means that many or more.
 CREATE PROCEDURE dead_letter_counts(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -58,7 +72,9 @@ BEGIN
     SELECT c.name AS subscription, CAST(SUBSTRING_INDEX(c.counts, ',', 1) AS SIGNED) AS dead,
            CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(c.counts, ',', 2), ',', -1) AS SIGNED) AS parked,
            CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(c.counts, ',', 3), ',', -1) AS SIGNED) AS redriven,
-           SUBSTRING_INDEX(c.counts, ',', -1) + 0e0 AS oldest_seconds
+           SUBSTRING_INDEX(SUBSTRING_INDEX(c.counts, ',', 4), ',', -1) + 0e0 AS oldest_seconds,
+           CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(c.counts, ',', 5), ',', -1) AS SIGNED) AS forwarded,
+           CAST(SUBSTRING_INDEX(c.counts, ',', -1) AS SIGNED) AS not_forwarded
     FROM (
         SELECT s.name, count_dead_letters(s.id) AS counts
         FROM subscriptions AS s

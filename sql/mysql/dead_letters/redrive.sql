@@ -1,45 +1,20 @@
 -- name: redrive
 -- Makes dead letters deliverable again, to the consumer that holds their partition: the given ones (a JSON array of
--- ids), or all of the subscription (NULL). Of a parked key it redrives all events, in order. Returns how many were
--- not redriven already. Raises PS013, PS018.
-CREATE PROCEDURE redrive(subscription LONGTEXT, letter_ids JSON)
+-- ids), or all of the subscription (NULL). Of a parked key it redrives all events, in order. With keep_deliveries a
+-- queue goes on counting how often it has handed them out. Returns how many were not redriven already. Raises PS013,
+-- PS018.
+CREATE PROCEDURE redrive(subscription LONGTEXT, letter_ids JSON, keep_deliveries BOOLEAN)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE changed BIGINT DEFAULT 0;
-    DECLARE is_queue BOOLEAN;
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     {{on error: CALL undo_call()}}
     CALL begin_call('redrive()');
     CALL require_read_committed('redrive()');
     CALL require_subscription(subscription, owner_id);
-    SELECT COUNT(*) INTO is_queue FROM queues AS q WHERE q.subscription_id = owner_id;
-    IF is_queue THEN
-        CALL redrive_queue(owner_id, letter_ids, changed);
-        DO LAST_INSERT_ID(id_before);
-    ELSEIF letter_ids IS NULL THEN
-        UPDATE dead_letters AS d
-        SET d.redriven_at = UTC_TIMESTAMP(6), d.attempts_before = d.attempts
-        WHERE d.subscription_id = owner_id AND d.redriven_at IS NULL;
-        SET changed = ROW_COUNT();
-    ELSE
-        UPDATE (
-            SELECT DISTINCT d.partition_id, d.`key`
-            FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
-            JOIN dead_letters AS d ON d.id = g.id AND d.subscription_id = owner_id AND d.parked
-        ) AS chosen
-        STRAIGHT_JOIN dead_letters AS w FORCE INDEX (dead_letters_parked)
-            ON w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = chosen.partition_id
-            AND w.`key` = chosen.`key`
-        SET w.redriven_at = UTC_TIMESTAMP(6), w.attempts_before = w.attempts
-        WHERE w.redriven_at IS NULL;
-        SET changed = ROW_COUNT();
-        UPDATE JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
-        STRAIGHT_JOIN dead_letters AS d FORCE INDEX (dead_letters_id) ON d.id = g.id
-        SET d.redriven_at = UTC_TIMESTAMP(6), d.attempts_before = d.attempts
-        WHERE d.subscription_id = owner_id AND d.redriven_at IS NULL;
-        SET changed = changed + ROW_COUNT();
-    END IF;
+    CALL redrive_letters(owner_id, letter_ids, COALESCE(keep_deliveries, FALSE), changed);
     SELECT changed AS redriven;
+    DO LAST_INSERT_ID(id_before);
     CALL end_call();
 END;
 

@@ -22,6 +22,10 @@ CREATE TABLE IF NOT EXISTS dead_letters (
     parked BOOLEAN NOT NULL DEFAULT FALSE,
     -- It is to be handed out again.
     redriven_at DATETIME(6),
+    -- The topic that its copy was published to, and the copy's id; or why it was not.
+    forwarded_to BIGINT,
+    forwarded_as BINARY(16),
+    not_forwarded VARCHAR(500),
     PRIMARY KEY (subscription_id, partition_id, sequence, history),
     UNIQUE KEY dead_letters_id (id),
     -- The keys whose events wait, and the first of each.
@@ -62,4 +66,28 @@ CREATE TABLE IF NOT EXISTS dropped_letters (
     dropped_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     dropped_by VARCHAR(400) NOT NULL,
     PRIMARY KEY (subscription_id, id)
+) ENGINE = InnoDB;
+
+-- name: letter_copies
+-- The copies of dead letters that were published to a topic, each with where its event comes from. A row outlives the
+-- letter: an erasure finds the copy by it.
+CREATE TABLE IF NOT EXISTS letter_copies (
+    copy_id BINARY(16) NOT NULL PRIMARY KEY,
+    topic_id BIGINT NOT NULL,
+    subscription_id BIGINT NOT NULL,
+    letter_id BIGINT NOT NULL,
+    partition_id BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
+    history INT NOT NULL,
+    event_id BINARY(16) NOT NULL,
+    `key` VARCHAR(255),
+    forwarded_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    -- Since when its letter is with its subscription again, or has a newer copy.
+    ended_at DATETIME(6),
+    -- The copies of a letter.
+    KEY letter_copies_letter (letter_id),
+    -- The copies of a topic's events, for an erasure.
+    KEY letter_copies_origin (partition_id, sequence),
+    -- Those that go with their topic.
+    KEY letter_copies_topic (topic_id)
 ) ENGINE = InnoDB;

@@ -62,6 +62,8 @@ CREATE TABLE IF NOT EXISTS queue_waiting (
     -- NULL: it is in the window again.
     due_at DATETIME(6),
     deliveries INT NOT NULL,
+    -- How often it was handed out before it was redriven, where that goes on counting.
+    deliveries_before INT NOT NULL DEFAULT 0,
     failures INT NOT NULL,
     reason TEXT NOT NULL,
     event_id BINARY(16) NOT NULL,

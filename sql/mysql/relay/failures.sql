@@ -26,9 +26,11 @@ CREATE PROCEDURE dead_letter(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT, reason TEXT
 )
 BEGIN
-    DECLARE owner_id BIGINT;
+    DECLARE owner_id, letter BIGINT;
     DECLARE present INT;
-    {{on error: CALL undo_call()}}
+    DECLARE is_fresh BOOLEAN;
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
+    {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
     CALL begin_call('dead_letter()');
     SELECT MAX(h.history) INTO present FROM histories AS h;
     CALL require_subscription(subscription, owner_id);
@@ -46,10 +48,19 @@ BEGIN
         SELECT * FROM dead_letters AS d FORCE INDEX (PRIMARY)
         WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
           AND d.history = present);
+    SET is_fresh = ROW_COUNT() > 0;
     UPDATE dead_letters AS d FORCE INDEX (PRIMARY) SET d.reason = LEFT(reason, 2000)
     WHERE d.subscription_id = owner_id AND d.partition_id = partition_id AND d.sequence = sequence
       AND d.history = present AND d.reason = 'read from the archive'
       AND NOT is_tombstone(LENGTH(d.payload), d.headers);
+    IF is_fresh OR ROW_COUNT() > 0 THEN
+        SELECT MAX(d.id) INTO letter
+        FROM dead_letters AS d FORCE INDEX (PRIMARY)
+        WHERE d.subscription_id = owner_id AND d.partition_id = partition_id AND d.sequence = sequence
+          AND d.history = present;
+        CALL forward_letters(owner_id, JSON_ARRAY(letter));
+    END IF;
+    DO LAST_INSERT_ID(id_before);
     CALL end_call();
 END;
 

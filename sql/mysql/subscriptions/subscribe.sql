@@ -47,6 +47,7 @@ BEGIN
     END LOOP;
     CLOSE given;
     IF added > 0 THEN
+        CALL refuse_circle(owner_id);
         CALL refresh_policy(owner_id);
     END IF;
     SELECT added;

@@ -28,6 +28,11 @@ CREATE TABLE IF NOT EXISTS subscriptions (
     -- For how long retention waits for it, and how long its dead letters are kept; 0: for ever.
     max_lag_seconds DOUBLE NOT NULL DEFAULT 0,
     dead_letter_seconds DOUBLE NOT NULL DEFAULT 0,
+    -- The topic that its dead letters are published to, which login has set it and when, and by what: a hand or a file.
+    dead_letters_to BIGINT,
+    dead_letters_by VARCHAR(400),
+    dead_letters_at DATETIME(6),
+    dead_letters_origin VARCHAR(505),
     UNIQUE KEY subscriptions_name (name_hash),
     CONSTRAINT subscriptions_mode CHECK (mode IN ('stream', 'queue')),
     CONSTRAINT subscriptions_times CHECK (heartbeat_seconds > 0 AND lease_seconds >= 3 * heartbeat_seconds)

@@ -48,15 +48,24 @@ BEGIN
 END;
 
 -- name: grants_of
--- The rights that were given at or below a namespace; all rights when the namespace is ''.
+-- The rights that were given at or below a namespace; all rights when the namespace is ''. A subscription that
+-- publishes its dead letters to a topic there is a row too: topic and subscription name both, login is who has set it,
+-- and verb is publish. In all other rows both are NULL.
 CREATE PROCEDURE grants_of(namespace LONGTEXT)
 READS SQL DATA
 BEGIN
     CALL refuse_serializable('grants_of()');
-    SELECT n.path AS namespace, g.login, g.verb, g.granted_at, g.granted_by
-    FROM namespace_grants AS g JOIN namespaces AS n ON n.id = g.namespace_id
+    SELECT n.path AS namespace, g.login, g.verb, g.granted_at, g.granted_by, g.topic, g.subscription
+    FROM (
+        SELECT o.namespace_id, o.login, o.verb, o.granted_at, o.granted_by, NULL AS topic, NULL AS subscription
+        FROM namespace_grants AS o
+        UNION ALL
+        SELECT t.namespace_id, s.dead_letters_by, 'publish', s.dead_letters_at, s.dead_letters_by, t.address, s.name
+        FROM subscriptions AS s JOIN topics AS t ON t.id = s.dead_letters_to
+    ) AS g
+    JOIN namespaces AS n ON n.id = g.namespace_id
     WHERE (CHAR_LENGTH(namespace) = 0 OR CAST(n.path AS BINARY) = CAST(namespace AS BINARY)
            OR LEFT(n.path, CHAR_LENGTH(namespace) + 1) = CONCAT(namespace, '/'))
       AND has_right(n.id, 'grant')
-    ORDER BY CAST(n.path AS BINARY), CAST(g.login AS BINARY), g.verb;
+    ORDER BY CAST(n.path AS BINARY), CAST(g.login AS BINARY), g.verb, g.topic, g.subscription;
 END;

@@ -195,6 +195,9 @@ DECLARE
     held erasures%ROWTYPE := hold_erasure(erasure);
 BEGIN
     UPDATE erasures AS e SET finished_at = clock_timestamp() WHERE e.erasure = held.erasure;
+    -- Of a dead letter's copy that is erased now the key was kept to find it.
+    UPDATE letter_copies AS c SET key = NULL
+    WHERE held.replace_key AND c.copy_id = held.event_id AND c.topic_id = held.topic_id;
 END
 $$;
 

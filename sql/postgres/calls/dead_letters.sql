@@ -60,7 +60,7 @@ SELECT penstock.fail_redriven(
 
 -- name: redrive
 -- Makes dead letters deliverable again.
-SELECT penstock.redrive(%(subscription)s, %(letter_ids)s::bigint[])
+SELECT penstock.redrive(%(subscription)s, %(letter_ids)s::bigint[], %(keep_deliveries)s)
 
 -- name: drop_dead_letters
 -- Deletes dead letters.
@@ -70,7 +70,7 @@ SELECT penstock.drop_dead_letters(%(subscription)s, %(letter_ids)s::bigint[])
 -- Dead letters without their payloads, newest first.
 SELECT
     id, topic, partition, sequence, history, event_id, key, type, content_type, payload_bytes, state, attempts, reason,
-    created_at, died_at
+    created_at, died_at, forwarded_to, forwarded_as, not_forwarded
 FROM penstock.dead_letters_of(
     %(subscription)s::text, %(max_rows)s::integer, %(of_topic)s::text, %(of_key)s::text, %(of_type)s::text,
     %(of_state)s::text, %(before_id)s::bigint
@@ -80,10 +80,22 @@ FROM penstock.dead_letters_of(
 -- One dead letter with all its columns. Headers come as text, as in fetch.
 SELECT
     id, topic, partition, sequence, history, event_id, key, type, content_type, payload_bytes, state, attempts, reason,
-    created_at, died_at, headers::text, payload
+    created_at, died_at, forwarded_to, forwarded_as, not_forwarded, headers::text, payload
 FROM penstock.dead_letter_of(%(subscription)s, %(letter_id)s::bigint)
 
 -- name: dead_letter_counts
 -- How many dead letters one subscription has, or each subscription (NULL), by state, and the age of the
 -- oldest.
-SELECT subscription, dead, parked, redriven, oldest_seconds FROM penstock.dead_letter_counts(%(subscription)s)
+SELECT subscription, dead, parked, redriven, oldest_seconds, forwarded, not_forwarded
+FROM penstock.dead_letter_counts(%(subscription)s)
+
+-- name: set_dead_letters_to
+-- From now on dead letters are published to this topic too.
+SELECT penstock.set_dead_letters_to(%(subscription)s, %(topic)s, %(origin)s)
+
+-- name: move_letters
+-- Takes received copies of dead letters back to their subscription, or to another topic.
+SELECT penstock.move_letters(
+    %(subscription)s, %(claims)s::bigint[], %(first_sequences)s::bigint[], %(last_sequences)s::bigint[],
+    %(tokens)s::uuid[], %(topic)s, %(keep_deliveries)s
+)

@@ -21,6 +21,11 @@ SELECT penstock.erase_letters(%(erasure)s::uuid, %(key)s, %(max_rows)s::integer)
 -- Ends an erasure.
 SELECT penstock.finish_erasure(%(erasure)s::uuid)
 
+-- name: copies_of_erasure
+-- Copies of dead letters in other topics that are still to be erased.
+SELECT topic, event_id::text, waits
+FROM penstock.copies_of_erasure(%(erasure)s::uuid, %(key)s, %(max_rows)s::integer)
+
 -- name: list_erasures
 -- The record of erasures, newest first.
 SELECT erasure::text, topic, event_id::text, by_key, replace_key, reason, requested_by, requested_at, finished_at,

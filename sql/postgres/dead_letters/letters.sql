@@ -1,17 +1,21 @@
 -- name: dead_letters_of
 -- The dead letters of a subscription without their payloads, newest first. They can be limited to those before a
--- given one, and to a topic, a key, a type and a state (dead, parked or redriven).
+-- given one, and to a topic, a key, a type and a state (dead, parked or redriven). forwarded_to and forwarded_as are
+-- topic and id of the copy of one whose subscription names a topic (set_dead_letters_to); not_forwarded says why there
+-- is none.
 CREATE OR REPLACE FUNCTION dead_letters_of(
     subscription text, max_rows integer DEFAULT 100, of_topic text DEFAULT NULL, of_key text DEFAULT NULL,
     of_type text DEFAULT NULL, of_state text DEFAULT NULL, before_id bigint DEFAULT NULL
 ) RETURNS TABLE (
     id bigint, topic text, partition integer, sequence bigint, history integer, event_id uuid, key text, type text,
     content_type text, payload_bytes integer, state text, attempts integer, reason text, created_at timestamptz,
-    died_at timestamptz
+    died_at timestamptz, forwarded_to text, forwarded_as uuid, not_forwarded text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT d.id, t.address, p.number, d.sequence, d.history, d.event_id, d.key, d.type, d.content_type,
-           octet_length(d.payload), w.state, d.attempts, d.reason, d.created_at, d.died_at
+           octet_length(d.payload), w.state, d.attempts, d.reason, d.created_at, d.died_at,
+           CASE WHEN NOT f.restricted OR has_right(f.namespace_id, 'any') THEN f.address END, d.forwarded_as,
+           CASE WHEN d.forwarded_as IS NOT NULL AND f.id IS NULL THEN 'the topic was deleted' ELSE d.not_forwarded END
     FROM dead_letters AS d
     CROSS JOIN LATERAL (
         SELECT CASE WHEN d.redriven_at IS NOT NULL THEN 'redriven' WHEN d.parked THEN 'parked' ELSE 'dead' END AS state
@@ -19,6 +23,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     JOIN subscriptions AS s ON s.id = d.subscription_id
     JOIN partitions AS p ON p.id = d.partition_id
     JOIN topics AS t ON t.id = p.topic_id
+    LEFT JOIN topics AS f ON f.id = d.forwarded_to
     WHERE s.name = dead_letters_of.subscription AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
       AND (of_topic IS NULL OR t.address = of_topic)
       AND (of_key IS NULL OR d.key = of_key)
@@ -35,7 +40,7 @@ CREATE OR REPLACE FUNCTION dead_letter_of(subscription text, letter_id bigint)
 RETURNS TABLE (
     id bigint, topic text, partition integer, sequence bigint, history integer, event_id uuid, key text, type text,
     content_type text, payload_bytes integer, state text, attempts integer, reason text, created_at timestamptz,
-    died_at timestamptz, headers jsonb, payload bytea
+    died_at timestamptz, forwarded_to text, forwarded_as uuid, not_forwarded text, headers jsonb, payload bytea
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT l.*, d.headers, d.payload
@@ -47,19 +52,29 @@ $$;
 
 -- name: dead_letter_counts
 -- How many dead letters one subscription has, or each subscription (NULL), by state, and for how long the oldest has
--- been there. Of each subscription the oldest 10,000 are looked at: 10,000 means that many or more.
+-- been there. Of those that are not redriven, forwarded have a copy in the topic that the subscription names, and
+-- not_forwarded were not taken by it. Of each subscription the oldest 10,000 are looked at: 10,000 means that many or
+-- more.
 CREATE OR REPLACE FUNCTION dead_letter_counts(subscription text DEFAULT NULL)
-RETURNS TABLE (subscription text, dead bigint, parked bigint, redriven bigint, oldest_seconds double precision)
+RETURNS TABLE (
+    subscription text, dead bigint, parked bigint, redriven bigint, oldest_seconds double precision, forwarded bigint,
+    not_forwarded bigint
+)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-    SELECT s.name, c.dead, c.parked, c.redriven, c.oldest_seconds
+    SELECT s.name, c.dead, c.parked, c.redriven, c.oldest_seconds, c.forwarded, c.not_forwarded
     FROM subscriptions AS s
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE d.redriven_at IS NULL AND NOT d.parked) AS dead,
                count(*) FILTER (WHERE d.redriven_at IS NULL AND d.parked) AS parked,
                count(*) FILTER (WHERE d.redriven_at IS NOT NULL) AS redriven,
-               COALESCE(extract(epoch FROM clock_timestamp() - min(d.died_at)), 0)::double precision AS oldest_seconds
+               COALESCE(extract(epoch FROM clock_timestamp() - min(d.died_at)), 0)::double precision AS oldest_seconds,
+               count(*) FILTER (WHERE d.is_there) AS forwarded,
+               count(*) FILTER (WHERE d.not_forwarded IS NOT NULL OR d.forwarded_to IS NOT NULL AND NOT d.is_there)
+                   AS not_forwarded
         FROM (
-            SELECT l.redriven_at, l.parked, l.died_at
+            SELECT l.redriven_at, l.parked, l.died_at, l.forwarded_to, l.not_forwarded,
+                   l.forwarded_to IS NOT NULL AND EXISTS (SELECT FROM topics AS t WHERE t.id = l.forwarded_to)
+                       AS is_there
             FROM dead_letters AS l
             WHERE l.subscription_id = s.id
             ORDER BY l.id

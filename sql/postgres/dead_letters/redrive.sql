@@ -1,35 +1,17 @@
 -- name: redrive
 -- Makes dead letters deliverable again, to the consumer that holds their partition: the given ones, or all of the
--- subscription (NULL). Of a parked key it redrives all events, in order. Returns how many were not redriven already.
--- Raises PS013, PS018.
-CREATE OR REPLACE FUNCTION redrive(subscription text, letter_ids bigint[] DEFAULT NULL) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+-- subscription (NULL). Of a parked key it redrives all events, in order. With keep_deliveries a queue goes on counting
+-- how often it has handed them out. Returns how many were not redriven already. Raises PS013, PS018.
+CREATE OR REPLACE FUNCTION redrive(
+    subscription text, letter_ids bigint[] DEFAULT NULL, keep_deliveries boolean DEFAULT false
+) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint := (require_subscription(subscription)).id;
-    changed bigint;
 BEGIN
     PERFORM commit_durably();
     PERFORM require_read_committed('redrive()');
-    IF EXISTS (SELECT FROM queues AS q WHERE q.subscription_id = owner_id) THEN
-        RETURN redrive_queue(owner_id, letter_ids);
-    END IF;
-    WITH chosen AS (
-        SELECT d.id
-        FROM dead_letters AS d
-        WHERE d.subscription_id = owner_id AND d.redriven_at IS NULL
-          AND (letter_ids IS NULL OR d.id = ANY (letter_ids) OR (d.parked AND EXISTS (
-              SELECT FROM dead_letters AS e
-              WHERE e.subscription_id = owner_id AND e.id = ANY (letter_ids) AND e.parked
-                AND e.partition_id = d.partition_id AND e.key = d.key)))
-        ORDER BY d.id
-        FOR NO KEY UPDATE OF d
-    )
-    UPDATE dead_letters AS d
-    SET redriven_at = clock_timestamp(), attempts_before = d.attempts
-    FROM chosen AS c
-    WHERE d.subscription_id = owner_id AND d.id = c.id;
-    GET DIAGNOSTICS changed = ROW_COUNT;
-    RETURN changed;
+    RETURN redrive_letters(owner_id, letter_ids, COALESCE(keep_deliveries, false));
 END
 $$;
 

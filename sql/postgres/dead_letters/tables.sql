@@ -22,6 +22,10 @@ CREATE TABLE dead_letters (
     parked boolean NOT NULL DEFAULT false,
     -- It is to be handed out again.
     redriven_at timestamptz,
+    -- The topic that its copy was published to, and the copy's id; or why it was not.
+    forwarded_to bigint,
+    forwarded_as uuid,
+    not_forwarded text,
     PRIMARY KEY (subscription_id, partition_id, sequence, history)
 );
 -- Lists of a subscription, and single letters.
@@ -66,3 +70,27 @@ CREATE TABLE dropped_letters (
     dropped_by text NOT NULL,
     PRIMARY KEY (subscription_id, id)
 );
+
+-- name: letter_copies
+-- The copies of dead letters that were published to a topic, each with where its event comes from. A row outlives the
+-- letter: an erasure finds the copy by it.
+CREATE TABLE letter_copies (
+    copy_id uuid PRIMARY KEY,
+    topic_id bigint NOT NULL,
+    subscription_id bigint NOT NULL,
+    letter_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    sequence bigint NOT NULL,
+    history integer NOT NULL,
+    event_id uuid NOT NULL,
+    key text,
+    forwarded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Since when its letter is with its subscription again, or has a newer copy.
+    ended_at timestamptz
+);
+-- The copies of a letter.
+CREATE INDEX letter_copies_letter ON letter_copies (subscription_id, letter_id);
+-- The copies of a topic's events, for an erasure.
+CREATE INDEX letter_copies_origin ON letter_copies (partition_id, sequence);
+-- Those that go with their topic.
+CREATE INDEX letter_copies_topic ON letter_copies (topic_id);

@@ -28,7 +28,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             fail_redriven redrive dead_letter_of
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts list_skips purge
+            subscription_statistics dead_letter_counts list_skips purge set_dead_letters_to move_letters
             receive acknowledge extend release_claims reject peek queue_statistics
             queue_pointers describe_queue configure_queue'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
@@ -83,7 +83,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated find_erasable
             begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of
             note_target_speed target_speeds receive acknowledge extend release_claims reject peek queue_statistics
-            queue_pointers describe_queue configure_queue purge')
+            queue_pointers describe_queue configure_queue purge set_dead_letters_to move_letters copies_of_erasure')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name

@@ -67,7 +67,7 @@ BEGIN
     SELECT CASE WHEN a.due_at > clock_timestamp() THEN 'delayed' WHEN b.waiting_id IS NOT NULL THEN 'behind'
                 ELSE COALESCE(w.state, 'ready') END,
            COALESCE(a.due_at, CASE WHEN w.state = 'in_flight' THEN w.deadline END),
-           COALESCE(w.deliveries, a.deliveries), a.failures, t.address,
+           COALESCE(w.deliveries, a.deliveries) + a.deliveries_before, a.failures, t.address,
            (a.partition_id & 65535)::integer, a.sequence, a.event_id, a.key, a.type, a.content_type, a.headers,
            COALESCE(a.body, a.payload), a.created_at, a.sequenced_at, a.history
     FROM copies AS a

@@ -70,6 +70,8 @@ CREATE TABLE queue_waiting (
     -- NULL: it is in the window again.
     due_at timestamptz,
     deliveries integer NOT NULL,
+    -- How often it was handed out before it was redriven, where that goes on counting.
+    deliveries_before integer NOT NULL DEFAULT 0,
     failures integer NOT NULL,
     reason text NOT NULL,
     event_id uuid NOT NULL,

@@ -32,21 +32,28 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
+    fresh bigint;
+    brought bigint;
 BEGIN
     PERFORM commit_durably();
     PERFORM hold_leases(owner, consumer, ARRAY[dead_letter.partition_id], ARRAY[dead_letter.lease_epoch]);
-    INSERT INTO dead_letters (
+    INSERT INTO dead_letters AS d (
         subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,
         created_at, reason)
     SELECT owner.id, dead_letter.partition_id, r.sequence, current_history(), r.event_id, r.key, r.type, r.content_type,
            r.headers, r.payload, r.created_at,
            CASE WHEN is_tombstone(r.payload, r.headers) THEN '' ELSE left(dead_letter.reason, 2000) END
     FROM read_log(dead_letter.partition_id, dead_letter.sequence, 1) AS r
-    ON CONFLICT DO NOTHING;
+    ON CONFLICT DO NOTHING
+    RETURNING d.id INTO fresh;
     UPDATE dead_letters AS d SET reason = left(dead_letter.reason, 2000)
     WHERE d.subscription_id = owner.id AND d.partition_id = dead_letter.partition_id
       AND d.sequence = dead_letter.sequence AND d.history = current_history() AND d.reason = 'read from the archive'
-      AND NOT is_tombstone(d.payload, d.headers);
+      AND NOT is_tombstone(d.payload, d.headers)
+    RETURNING d.id INTO brought;
+    IF COALESCE(fresh, brought) IS NOT NULL THEN
+        PERFORM forward_letters(owner.id, ARRAY[COALESCE(fresh, brought)]);
+    END IF;
 END
 $$;
 

@@ -1,11 +1,12 @@
 -- name: list_subscriptions
 -- The subscriptions that the login may see: which topics they read, their times in seconds, and, for one that
--- is paused, since when, by whom and why.
+-- is paused, since when, by whom and why. dead_letters_to is the topic that its dead letters are published to, if the
+-- login may see that, and dead_letters_origin who has set it: 'hand', or 'file ' and the name of the policy file.
 CREATE OR REPLACE FUNCTION list_subscriptions()
 RETURNS TABLE (
     name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
     release_seconds double precision, max_consumers integer, created_at timestamptz, paused_at timestamptz,
-    paused_by text, paused_reason text
+    paused_by text, paused_reason text, dead_letters_to text, dead_letters_origin text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT s.name, s.mode, ARRAY(
@@ -13,7 +14,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
                WHERE r.subscription_id = s.id
                ORDER BY t.address),
            s.heartbeat_seconds, s.lease_seconds, s.release_seconds, s.max_consumers, s.created_at, s.paused_at,
-           s.paused_by, s.paused_reason
+           s.paused_by, s.paused_reason, (
+               SELECT t.address FROM topics AS t
+               WHERE t.id = s.dead_letters_to AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))),
+           s.dead_letters_origin
     FROM subscriptions AS s
     WHERE NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id)
     ORDER BY s.name
@@ -25,7 +29,7 @@ CREATE OR REPLACE FUNCTION describe_subscription(subscription text)
 RETURNS TABLE (
     name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
     release_seconds double precision, max_consumers integer, created_at timestamptz, paused_at timestamptz,
-    paused_by text, paused_reason text
+    paused_by text, paused_reason text, dead_letters_to text, dead_letters_origin text
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN

@@ -43,6 +43,7 @@ BEGIN
         PERFORM require_start_of_queue(owner_id, source_id);
     END LOOP;
     IF added > 0 THEN
+        PERFORM refuse_circle(owner_id);
         PERFORM refresh_policy(owner_id);
     END IF;
     RETURN added;

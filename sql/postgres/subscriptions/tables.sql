@@ -27,6 +27,11 @@ CREATE TABLE subscriptions (
     -- For how long retention waits for it, and how long its dead letters are kept; 0: for ever.
     max_lag_seconds double precision NOT NULL DEFAULT 0,
     dead_letter_seconds double precision NOT NULL DEFAULT 0,
+    -- The topic that its dead letters are published to, which login has set it and when, and by what: a hand or a file.
+    dead_letters_to bigint,
+    dead_letters_by text,
+    dead_letters_at timestamptz,
+    dead_letters_origin text,
     CONSTRAINT subscriptions_times CHECK (heartbeat_seconds > 0 AND lease_seconds >= 3 * heartbeat_seconds)
 );
 

@@ -54,14 +54,25 @@ END
 $$;
 
 -- name: grants_of
--- The rights that were given at or below a namespace; all rights when the namespace is ''.
+-- The rights that were given at or below a namespace; all rights when the namespace is ''. A subscription that
+-- publishes its dead letters to a topic there is a row too: topic and subscription name both, login is who has set it,
+-- and verb is publish. In all other rows both are NULL.
 CREATE OR REPLACE FUNCTION grants_of(namespace text DEFAULT '')
-RETURNS TABLE (namespace text, login text, verb text, granted_at timestamptz, granted_by text)
+RETURNS TABLE (
+    namespace text, login text, verb text, granted_at timestamptz, granted_by text, topic text, subscription text
+)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT n.path, g.login, g.verb, g.granted_at, g.granted_by
-    FROM namespace_grants AS g JOIN namespaces AS n ON n.id = g.namespace_id
+    SELECT n.path, g.login, g.verb, g.granted_at, g.granted_by, g.topic, g.subscription
+    FROM (
+        SELECT o.namespace_id, o.login, o.verb, o.granted_at, o.granted_by, NULL AS topic, NULL AS subscription
+        FROM namespace_grants AS o
+        UNION ALL
+        SELECT t.namespace_id, s.dead_letters_by, 'publish', s.dead_letters_at, s.dead_letters_by, t.address, s.name
+        FROM subscriptions AS s JOIN topics AS t ON t.id = s.dead_letters_to
+    ) AS g
+    JOIN namespaces AS n ON n.id = g.namespace_id
     WHERE (grants_of.namespace = '' OR n.path = grants_of.namespace
            OR starts_with(n.path, grants_of.namespace || '/'))
       AND has_right(n.id, 'grant')
-    ORDER BY n.path, g.login, g.verb
+    ORDER BY n.path, g.login, g.verb, g.topic NULLS FIRST, g.subscription
 $$;

@@ -138,8 +138,9 @@ $$;
 
 -- name: delete_topic
 -- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless with_subscriptions is
--- true: then its subscriptions continue without this topic. Always refused while a legal hold is on it. Takes effect
--- between two passes of the sequencer. Raises PS002, PS003, PS018, PS020, PS030 to PS034.
+-- true: then its subscriptions continue without this topic. Always refused while a legal hold is on it, or a
+-- subscription publishes its dead letters to it. Takes effect between two passes of the sequencer. Raises PS002,
+-- PS003, PS018, PS020, PS030 to PS034.
 CREATE OR REPLACE FUNCTION delete_topic(topic text, with_subscriptions boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN

@@ -33,7 +33,7 @@ FEW = {"sequencer", "namespace_grants", "slices", "slice_rates", "subscriptions"
 VERBS = (
     "publish", "publish_packed", "publish_batch", "sequence", "fetch", "high_watermarks", "poll",
     "commit", "heartbeat", "heartbeats", "check_in", "release", "leave", "position", "open_block",
-    "read_block", "relay_failure", "log_status", "unsequenced", "refuse_under_pressure",
+    "read_block", "relay_failure", "log_status", "unsequenced", "pressure_problem",
     "measure_pressure", "dead_letter_counts",
 )  # fmt: skip
 #: A pass comes to them after a restore only.

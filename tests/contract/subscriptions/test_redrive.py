@@ -35,9 +35,9 @@ ONCE: Guard = {
     "mysql": ("finish_redriven", "IF finished <> COALESCE", "IF FALSE AND 0 <> COALESCE"),
 }
 REDRIVEN_ONCE: Guard = {
-    "postgres": ("redrive", "AND d.redriven_at IS NULL", ""),
+    "postgres": ("redrive_letters", "AND d.redriven_at IS NULL", ""),
     "mysql": (
-        "redrive",
+        "redrive_letters",
         "AND d.redriven_at IS NULL;\n        SET changed = changed +",
         ";\n        SET changed = changed +",
     ),

@@ -1,6 +1,7 @@
 -- name: count_dead_letters
 -- The dead letters of a subscription: how many are dead, parked and redriven, and for how many seconds the oldest has
--- been there, separated by commas. It looks at no more than 10,000 of them, once each.
+-- been there; then how many of those that are not redriven were forwarded, and not forwarded. They are separated by
+-- commas. It looks at no more than 10,000 of them, once each.
 CREATE FUNCTION count_dead_letters(owner_id BIGINT) RETURNS VARCHAR(100)
 READS SQL DATA
 BEGIN
@@ -8,10 +9,14 @@ BEGIN
     SELECT CONCAT_WS(
         ',', COALESCE(SUM(d.redriven_at IS NULL AND NOT d.parked), 0),
         COALESCE(SUM(d.redriven_at IS NULL AND d.parked), 0), COUNT(d.redriven_at),
-        COALESCE(TIMESTAMPDIFF(MICROSECOND, MIN(d.died_at), UTC_TIMESTAMP(6)) / 1e6, 0)) INTO found
+        COALESCE(TIMESTAMPDIFF(MICROSECOND, MIN(d.died_at), UTC_TIMESTAMP(6)) / 1e6, 0),
+        COALESCE(SUM(t.id IS NOT NULL), 0),
+        COALESCE(SUM(d.not_forwarded IS NOT NULL OR d.forwarded_to IS NOT NULL AND t.id IS NULL), 0)) INTO found
     FROM (
-        SELECT l.redriven_at, l.parked, l.died_at FROM dead_letters AS l WHERE l.subscription_id = owner_id LIMIT 10000
-    ) AS d;
+        SELECT l.redriven_at, l.parked, l.died_at, l.forwarded_to, l.not_forwarded
+        FROM dead_letters AS l WHERE l.subscription_id = owner_id LIMIT 10000
+    ) AS d
+    LEFT JOIN topics AS t ON t.id = d.forwarded_to;
     RETURN found;
 END;
 

@@ -7,7 +7,7 @@ CREATE PROCEDURE store_letters(
     owner_id BIGINT, part_id BIGINT, sequences JSON, why TEXT, tried INT, is_parked BOOLEAN, behind BOOLEAN
 )
 BEGIN
-    DECLARE lowest, highest BIGINT;
+    DECLARE lowest, highest, letter BIGINT;
     DECLARE copied, present INT;
     DECLARE most INT DEFAULT 10000;
     DECLARE now DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
@@ -46,7 +46,7 @@ BEGIN
         reason = IF(is_tombstone(LENGTH(dead_letters.payload), dead_letters.headers), dead_letters.reason,
                     VALUES(reason)),
         died_at = now, parked = dead_letters.parked OR VALUES(parked),
-        redriven_at = VALUES(redriven_at);
+        redriven_at = VALUES(redriven_at), forwarded_to = NULL, forwarded_as = NULL, not_forwarded = NULL;
     CALL settle_brought(owner_id, part_id, sequences, why, tried, is_parked, behind, present);
     SELECT COUNT(*) INTO copied
     FROM dead_letters AS d
@@ -63,6 +63,13 @@ BEGIN
         IF copied > most THEN
             CALL refuse('PS040', CONCAT('more than ', most, ' events would be parked'));
         END IF;
+    END IF;
+    -- What only waits behind its key has not died. Then it is one event.
+    IF NOT behind THEN
+        SELECT MAX(d.id) INTO letter
+        FROM dead_letters AS d
+        WHERE d.subscription_id = owner_id AND d.partition_id = part_id AND d.history = present AND d.sequence = lowest;
+        CALL forward_letters(owner_id, JSON_ARRAY(letter));
     END IF;
 END;
 
@@ -95,7 +102,8 @@ BEGIN
         -- In this order: each assignment sees those before it.
         SET d.attempts_before = d.attempts, d.attempts = GREATEST(d.attempts, tried),
             d.reason = IF(is_tombstone(LENGTH(d.payload), d.headers), d.reason, LEFT(why, 2000)),
-            d.died_at = now, d.parked = d.parked OR (is_parked AND d.`key` IS NOT NULL),
+            d.died_at = now, d.forwarded_to = NULL, d.forwarded_as = NULL, d.not_forwarded = NULL,
+            d.parked = d.parked OR (is_parked AND d.`key` IS NOT NULL),
             d.redriven_at = IF(behind AND waiting.`key` IS NULL, now, NULL)
         WHERE d.subscription_id = owner_id AND d.partition_id = part_id AND d.history = present
           AND NOT is_rehydrated(part_id, d.sequence);

@@ -1,12 +1,12 @@
 -- name: passes_walls
--- Whether the login, which is in these roles, may do something in every namespace ('grant' means to give rights). The
+-- Whether a login, which is in these roles, may do something in every namespace ('grant' means to give rights). The
 -- owner of the procedures may, by name, and so may a member of the operator role where it was installed. To give
 -- rights, a member of the installer role may too.
-CREATE FUNCTION passes_walls(verb VARCHAR(20), roles LONGTEXT) RETURNS BOOLEAN
+CREATE FUNCTION passes_walls(login VARCHAR(400), verb VARCHAR(20), roles LONGTEXT) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
     DECLARE found INT DEFAULT 0;
-    IF user_part(USER()) = user_part(CURRENT_USER()) THEN
+    IF login = user_part(CURRENT_USER()) THEN
         RETURN TRUE;
     END IF;
     SELECT COUNT(r.name) INTO found
@@ -50,13 +50,17 @@ END;
 -- name: has_right
 -- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it
 -- exists ('any'). Always true in a namespace that is not restricted. The right to operate includes all of these, and
--- the right to consume includes reading, and receive, acknowledge and peek of queues. Every query here names the
--- columns that it needs. If a session has made a temporary table with the name of one of our tables, the query fails
--- instead of reading it.
+-- the right to consume includes reading, and receive, acknowledge and peek of queues.
 CREATE FUNCTION has_right(of_namespace BIGINT, verb VARCHAR(20)) RETURNS BOOLEAN
 READS SQL DATA
+RETURN login_has_right(user_part(USER()), of_namespace, verb);
+
+-- name: login_has_right
+-- What has_right tells, of any login. Every query here names the columns that it needs. If a session has made a
+-- temporary table with the name of one of our tables, the query fails instead of reading it.
+CREATE FUNCTION login_has_right(caller VARCHAR(400), of_namespace BIGINT, verb VARCHAR(20)) RETURNS BOOLEAN
+READS SQL DATA
 BEGIN
-    DECLARE caller VARCHAR(400) DEFAULT user_part(USER());
     DECLARE above LONGTEXT DEFAULT namespaces_above(of_namespace);
     DECLARE roles LONGTEXT;
     DECLARE given, held INT DEFAULT 0;
@@ -70,8 +74,8 @@ BEGIN
     IF given = 0 OR held > 0 THEN
         RETURN TRUE;
     END IF;
-    SET roles = roles_of_caller();
-    IF passes_walls(verb, roles) THEN
+    SET roles = roles_of_login(caller);
+    IF passes_walls(caller, verb, roles) THEN
         RETURN TRUE;
     END IF;
     SELECT COUNT(g.login) INTO held
@@ -114,15 +118,21 @@ DETERMINISTIC NO SQL
 RETURN LEFT(account, CHAR_LENGTH(account) - CHAR_LENGTH(SUBSTRING_INDEX(account, '@', -1)) - 1);
 
 -- name: roles_of_caller
--- The roles that the login is in, as a JSON array: also through other roles, and whether or not they are active. The
+-- The roles that the login is in (see roles_of_login).
+CREATE FUNCTION roles_of_caller() RETURNS LONGTEXT
+READS SQL DATA
+RETURN roles_of_login(user_part(USER()));
+
+-- name: roles_of_login
+-- The roles that a login is in, as a JSON array: also through other roles, and whether or not they are active. The
 -- array is empty where the owner of the procedures may not read the server's table of roles: then only rights that
 -- were given to the login by name count. On MariaDB they are the roles that refresh_roles has seen last. It goes role
 -- by role, because settings of the session limit queries that recur or aggregate.
-CREATE FUNCTION roles_of_caller() RETURNS LONGTEXT
+CREATE FUNCTION roles_of_login(login VARCHAR(400)) RETURNS LONGTEXT
 READS SQL DATA
 BEGIN
     -- Here CURRENT_USER() is the owner, CURRENT_ROLE() is empty, and SESSION_USER() differs between the engines.
-    DECLARE holder VARCHAR(400) DEFAULT user_part(USER());
+    DECLARE holder VARCHAR(400) DEFAULT login;
     DECLARE found VARCHAR(400);
     DECLARE roles LONGTEXT DEFAULT '[]';
     DECLARE place INT DEFAULT 0;
@@ -155,7 +165,7 @@ READS SQL DATA
 BEGIN
     DECLARE given INT DEFAULT 0;
     SELECT COUNT(g.login) INTO given FROM namespace_grants AS g;
-    RETURN given = 0 OR passes_walls('read', roles_of_caller());
+    RETURN given = 0 OR passes_walls(user_part(USER()), 'read', roles_of_caller());
 END;
 
 -- name: reads_unseen

@@ -160,8 +160,8 @@ BEGIN
     JOIN queue_ranges AS r FORCE INDEX (PRIMARY) ON r.subscription_id = owner_id AND r.id = s.claim
     JOIN topics AS t ON t.id = s.partition_id >> 16
     UNION ALL
-    SELECT STRAIGHT_JOIN r.id, r.token, r.deadline, r.deliveries, w.failures, t.address, w.partition_id & 65535,
-           w.sequence,
+    SELECT STRAIGHT_JOIN r.id, r.token, r.deadline, r.deliveries + w.deliveries_before, w.failures, t.address,
+           w.partition_id & 65535, w.sequence,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(w.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')),
            w.`key`, w.type, w.content_type, w.headers, COALESCE(w.body, w.payload), w.created_at, w.sequenced_at,
            w.history

@@ -127,8 +127,9 @@ BEGIN
     UNION ALL
     SELECT CASE WHEN a.due_at > now THEN 'delayed' WHEN b.waiting_id IS NOT NULL THEN 'behind'
                 ELSE COALESCE(w.state, 'ready') END,
-           COALESCE(a.due_at, IF(w.state = 'in_flight', w.deadline, NULL)), COALESCE(w.deliveries, a.deliveries),
-           a.failures, t.address, a.partition_id & 65535, a.sequence,
+           COALESCE(a.due_at, IF(w.state = 'in_flight', w.deadline, NULL)),
+           COALESCE(w.deliveries, a.deliveries) + a.deliveries_before, a.failures, t.address, a.partition_id & 65535,
+           a.sequence,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(a.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')),
            a.`key`, a.type, a.content_type, a.headers, COALESCE(a.body, a.payload), a.created_at, a.sequenced_at,
            a.history

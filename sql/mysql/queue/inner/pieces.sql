@@ -18,6 +18,7 @@ END;
 -- Makes events dead letters. An event that is in the log no longer has nothing to bury.
 CREATE PROCEDURE bury_pieces(owner_id BIGINT, pieces LONGTEXT, why TEXT)
 BEGIN
+    DECLARE is_forwarded BOOLEAN;
     DECLARE now DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     IF pieces IS NOT NULL THEN
         IF keeps_order(owner_id) THEN
@@ -26,19 +27,42 @@ BEGIN
         CALL copy_out(owner_id, pieces);
         INSERT INTO dead_letters (
             subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,
-            created_at, reason, attempts, died_at)
+            created_at, reason, attempts, attempts_before, died_at)
         SELECT STRAIGHT_JOIN w.subscription_id, w.partition_id, w.sequence, w.history, w.event_id, w.`key`, w.type,
                w.content_type, w.headers, COALESCE(w.body, w.payload), w.created_at,
                IF(is_tombstone(LENGTH(w.payload), w.headers), w.reason, LEFT(why, 2000)),
-               GREATEST(p.deliveries, 1), now
+               w.deliveries_before + GREATEST(p.deliveries, 1), w.deliveries_before, now
         FROM JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (
             deliveries INT PATH '$[6]', waiting_id BIGINT PATH '$[7]')) AS p
         JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
         ON DUPLICATE KEY UPDATE
             reason = VALUES(reason), attempts = GREATEST(dead_letters.attempts, VALUES(attempts)),
-            died_at = VALUES(died_at), redriven_at = NULL;
+            died_at = VALUES(died_at), redriven_at = NULL, forwarded_to = NULL, forwarded_as = NULL,
+            not_forwarded = NULL;
+        SELECT COUNT(s.dead_letters_to) INTO is_forwarded FROM subscriptions AS s WHERE s.id = owner_id;
+        IF is_forwarded THEN
+            CALL forward_buried(owner_id, pieces);
+        END IF;
         CALL drop_copies(pieces);
     END IF;
+END;
+
+-- name: forward_buried
+-- Forwards the dead letters that were made of pieces.
+CREATE PROCEDURE forward_buried(owner_id BIGINT, pieces LONGTEXT)
+BEGIN
+    DECLARE letters LONGTEXT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
+    SET SESSION group_concat_max_len = 4294967295;
+    SELECT STRAIGHT_JOIN CONCAT('[', GROUP_CONCAT(d.id), ']') INTO letters
+    FROM JSON_TABLE(pieces, '$[*]' COLUMNS (waiting_id BIGINT PATH '$[7]')) AS p
+    JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
+    JOIN dead_letters AS d FORCE INDEX (PRIMARY)
+        ON d.subscription_id = owner_id AND d.partition_id = w.partition_id AND d.sequence = w.sequence
+        AND d.history = w.history;
+    SET SESSION group_concat_max_len = limit_before;
+    CALL forward_letters(owner_id, letters);
 END;
 
 -- name: put_back

@@ -2,8 +2,8 @@
 -- What redrive does for a queue: dead letters (a JSON array of ids, or NULL: all) become events again that wait outside
 -- the window, with new deliveries and failures, in the order of history and sequence. Where keys have an order, they
 -- wait for their key instead: the dealer brings each when no other event of its key is out, the lowest sequence first.
--- changed is how many.
-CREATE PROCEDURE redrive_queue(owner_id BIGINT, letter_ids JSON, OUT changed BIGINT)
+-- With keep_deliveries those of before are reported too; they count for no limit. changed is how many.
+CREATE PROCEDURE redrive_queue(owner_id BIGINT, letter_ids JSON, keep_deliveries BOOLEAN, OUT changed BIGINT)
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     DECLARE letter, locked BIGINT;
@@ -28,10 +28,11 @@ BEGIN
         -- Locked, because another session may have redriven or dropped it.
         SET letter = (SELECT d.id FROM dead_letters AS d WHERE d.id = letter FOR UPDATE);
         INSERT INTO queue_waiting (
-            subscription_id, partition_id, sequence, history, due_at, deliveries, failures, reason, event_id, `key`,
-            type, content_type, headers, payload, created_at, sequenced_at)
+            subscription_id, partition_id, sequence, history, due_at, deliveries, deliveries_before, failures, reason,
+            event_id, `key`, type, content_type, headers, payload, created_at, sequenced_at)
         SELECT d.subscription_id, d.partition_id, d.sequence, d.history,
-               IF(ordered AND d.`key` IS NOT NULL, NULL, present + INTERVAL changed MICROSECOND), 0, 0,
+               IF(ordered AND d.`key` IS NOT NULL, NULL, present + INTERVAL changed MICROSECOND), 0,
+               IF(keep_deliveries, d.attempts, 0), 0,
                d.reason, d.event_id, d.`key`, d.type, d.content_type, d.headers, d.payload, d.created_at, d.created_at
         FROM dead_letters AS d
         WHERE d.id = letter;
@@ -43,6 +44,7 @@ BEGIN
             WHERE w.id = LAST_INSERT_ID() AND w.`key` IS NOT NULL;
         END IF;
         SET changed = changed + inserted;
+        CALL end_copies_of(letter);
         DELETE d FROM dead_letters AS d WHERE d.id = letter;
     END LOOP;
     CLOSE letters;

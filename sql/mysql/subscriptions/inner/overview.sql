@@ -11,7 +11,11 @@ BEGIN
                FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
                WHERE r.subscription_id = s.id), '[]') AS topics,
            s.heartbeat_seconds, s.lease_seconds, s.release_seconds, s.max_consumers, s.created_at, s.paused_at,
-           s.paused_by, s.paused_reason
+           s.paused_by, s.paused_reason, (
+               SELECT f.address FROM topics AS f
+               WHERE f.id = s.dead_letters_to AND (NOT f.restricted OR has_right(f.namespace_id, 'any')))
+               AS dead_letters_to,
+           s.dead_letters_origin
     FROM subscriptions AS s
     WHERE (only_id IS NULL OR s.id = only_id) AND NOT reads_hidden(s.id)
     ORDER BY s.name;

@@ -39,8 +39,8 @@ END;
 -- name: drop_topics
 -- Deletes topics (a JSON array of ids) that the caller has locked. Their subscriptions continue without them. Their
 -- events are logically gone at once, and the sequencer discards what transactions that still saw the topics publish
--- to them. The sequencer is held last, so that the log never waits for a consumer. A legal hold on one of them is
--- refused. Raises PS020.
+-- to them. The sequencer is held last, so that the log never waits for a consumer. Refused for a topic under a legal
+-- hold, and for one that a subscription publishes its dead letters to. Raises PS020.
 CREATE PROCEDURE drop_topics(topic_ids JSON, with_subscriptions BOOLEAN)
 BEGIN
     DECLARE readers JSON;
@@ -52,6 +52,7 @@ BEGIN
         CALL refuse('PS020', CONCAT('the legal hold "', LEFT(held_by, 60), '" is on the topic'));
     END IF;
     CALL lock_readers(topic_ids, readers);
+    CALL refuse_forwarding(topic_ids);
     IF JSON_LENGTH(readers) > 0 AND with_subscriptions IS NOT TRUE THEN
         SELECT MIN(s.name) INTO a_reader FROM subscriptions AS s WHERE s.id = JSON_EXTRACT(readers, '$[0]');
         CALL refuse('PS020', CONCAT('subscription "', LEFT(a_reader, 60), '" reads the topic'));
@@ -78,6 +79,12 @@ BEGIN
     FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
     STRAIGHT_JOIN dead_letters AS d FORCE INDEX (PRIMARY) ON d.subscription_id = r.id AND d.partition_id = p.id;
+    DELETE c
+    FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
+    STRAIGHT_JOIN letter_copies AS c FORCE INDEX (letter_copies_topic) ON c.topic_id = j.id;
+    DELETE c
+    FROM doomed_partitions AS p
+    STRAIGHT_JOIN letter_copies AS c FORCE INDEX (letter_copies_origin) ON c.partition_id = p.id;
     DELETE s
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
     STRAIGHT_JOIN subscription_topics AS s FORCE INDEX (subscription_topics_topic) ON s.topic_id = j.id;

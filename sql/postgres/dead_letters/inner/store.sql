@@ -40,7 +40,8 @@ BEGIN
     ON CONFLICT ON CONSTRAINT dead_letters_pkey DO UPDATE
     SET reason = CASE WHEN is_tombstone(d.payload, d.headers) THEN d.reason ELSE EXCLUDED.reason END,
         attempts = GREATEST(d.attempts, EXCLUDED.attempts), died_at = EXCLUDED.died_at,
-        parked = d.parked OR EXCLUDED.parked, redriven_at = EXCLUDED.redriven_at, attempts_before = d.attempts;
+        parked = d.parked OR EXCLUDED.parked, redriven_at = EXCLUDED.redriven_at, attempts_before = d.attempts,
+        forwarded_to = NULL, forwarded_as = NULL, not_forwarded = NULL;
     GET DIAGNOSTICS stored = ROW_COUNT;
     IF stored < cardinality(sequences) THEN
         stored := stored + settle_brought(store_letters.subscription_id, store_letters.partition_id, sequences,
@@ -62,6 +63,14 @@ BEGIN
                            'The partition stands still until some were redriven or dropped: penstock dead-letter.');
         END IF;
     END IF;
+    -- What only waits behind its key has not died.
+    IF NOT behind THEN
+        PERFORM forward_letters(store_letters.subscription_id, ARRAY(
+            SELECT d.id
+            FROM dead_letters AS d
+            WHERE d.subscription_id = store_letters.subscription_id AND d.partition_id = store_letters.partition_id
+              AND d.sequence = ANY (sequences) AND d.history = current_history()));
+    END IF;
 END
 $$;
 
@@ -79,8 +88,8 @@ BEGIN
     UPDATE dead_letters AS d
     SET reason = CASE WHEN is_tombstone(d.payload, d.headers) THEN d.reason ELSE left(settle_brought.reason, 2000) END,
         attempts = GREATEST(d.attempts, settle_brought.attempts),
-        died_at = clock_timestamp(), attempts_before = d.attempts,
-        parked = d.parked OR (settle_brought.parked AND d.key IS NOT NULL),
+        died_at = clock_timestamp(), attempts_before = d.attempts, forwarded_to = NULL, forwarded_as = NULL,
+        not_forwarded = NULL, parked = d.parked OR (settle_brought.parked AND d.key IS NOT NULL),
         redriven_at = CASE WHEN behind AND NOT EXISTS (
             SELECT FROM dead_letters AS w
             WHERE w.subscription_id = d.subscription_id AND w.partition_id = d.partition_id

@@ -1,15 +1,17 @@
 -- name: passes_walls
 -- Whether the login may do something in every namespace ('grant' means to give rights). A superuser may, and so may a
 -- member of the schema's owner or, where it was installed, of the operator role. To give rights, a member of the
--- installer role may too. It looks at session_user, because SET ROLE and SECURITY DEFINER do not change that.
-CREATE OR REPLACE FUNCTION passes_walls(verb text) RETURNS boolean
+-- installer role may too. It looks at session_user, because SET ROLE and SECURITY DEFINER do not change
+-- that, unless it is asked for another login.
+CREATE OR REPLACE FUNCTION passes_walls(verb text, login regrole DEFAULT to_regrole(quote_ident(session_user)))
+RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-    RETURN pg_has_role(session_user, n.nspowner, 'MEMBER') OR EXISTS (
+    RETURN pg_has_role(passes_walls.login, n.nspowner, 'MEMBER') OR EXISTS (
         SELECT FROM pg_roles AS r
         WHERE (r.rolname = n.nspname || '_operator'
                OR (r.rolname = n.nspname || '_installer' AND passes_walls.verb = 'grant'))
-          AND has_schema_privilege(r.oid, n.oid, 'USAGE') AND pg_has_role(session_user, r.oid, 'MEMBER'))
+          AND has_schema_privilege(r.oid, n.oid, 'USAGE') AND pg_has_role(passes_walls.login, r.oid, 'MEMBER'))
     FROM pg_namespace AS n
     WHERE n.nspname = current_schema();
 END
@@ -51,14 +53,16 @@ $$;
 -- name: has_right
 -- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it
 -- exists ('any'). Always true in a namespace that is not restricted. The right to operate includes all of these, and
--- the right to consume includes reading, and receive, acknowledge and peek of queues.
-CREATE OR REPLACE FUNCTION has_right(namespace_id bigint, verb text) RETURNS boolean
+-- the right to consume includes reading, and receive, acknowledge and peek of queues. Another login can be asked for.
+CREATE OR REPLACE FUNCTION has_right(
+    namespace_id bigint, verb text, login regrole DEFAULT to_regrole(quote_ident(session_user))
+) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-    RETURN count(*) = 0 OR passes_walls(has_right.verb) OR COALESCE(bool_or(
+    RETURN count(*) = 0 OR passes_walls(has_right.verb, has_right.login) OR COALESCE(bool_or(
         (g.verb IN (has_right.verb, 'operate') OR has_right.verb = 'any'
             OR (g.verb = 'consume' AND has_right.verb IN ('read', 'receive', 'acknowledge', 'peek')))
-        AND pg_has_role(session_user, to_regrole(quote_ident(g.login)), 'MEMBER')), false)
+        AND pg_has_role(has_right.login, to_regrole(quote_ident(g.login)), 'MEMBER')), false)
     FROM namespace_grants AS g
     WHERE g.namespace_id IN (SELECT * FROM namespaces_above(has_right.namespace_id));
 END

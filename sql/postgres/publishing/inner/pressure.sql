@@ -1,10 +1,26 @@
 -- name: refuse_under_pressure
--- Refuses a publish into partitions of which too much waits for its sequence (PS022). While fewer ids were given out
--- since the newest tick than the topic's limit, it reads nothing else. Above that, the last measurement decides. If
--- events wait and the last measurement is more than five seconds old, no sequencer is running, and the limit is
--- enforced without a measurement.
+-- Refuses a publish to partitions of which too much waits for its sequence (PS022).
 CREATE OR REPLACE FUNCTION refuse_under_pressure(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    found record := pressure_problem(partition_ids);
+BEGIN
+    IF found.is_measured THEN
+        PERFORM refuse('PS022', format('%s', found.problem), 'Publish again later; nothing was published.');
+    ELSIF found.problem IS NOT NULL THEN
+        PERFORM refuse('PS022', format('%s', found.problem),
+                       'Start the sequencer: penstock upkeep, or once: penstock sequence. Nothing was published.');
+    END IF;
+END
+$$;
+
+-- name: pressure_problem
+-- Why partitions take no event now, because too much of them waits for its sequence; or NULL. is_measured: it is, and
+-- else nobody gives events their sequences. While fewer ids were given out since the newest tick than the topic's
+-- limit, it reads nothing else. Above that, the last measurement decides. If events wait and the last measurement is
+-- more than five seconds old, no sequencer is running, and the limit is enforced without a measurement.
+CREATE OR REPLACE FUNCTION pressure_problem(partition_ids bigint[], OUT problem text, OUT is_measured boolean)
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
     issued bigint;
     limited text[];
@@ -31,16 +47,15 @@ BEGIN
       AND p.measured_at BETWEEN clock_timestamp() - interval '5 seconds' AND clock_timestamp() + interval '5 seconds'
     LIMIT 1;
     IF FOUND THEN
-        PERFORM refuse('PS022', format('topic "%s" partition %s: %s events of %s bytes wait for their sequence',
-                                       pressed.address, pressed.partition, pressed.events, pressed.bytes),
-                       'Publish again later; nothing was published.');
+        problem := format('topic "%s" partition %s: %s events of %s bytes wait for their sequence',
+                          pressed.address, pressed.partition, pressed.events, pressed.bytes);
+        is_measured := true;
     ELSIF NOT EXISTS (
         SELECT FROM pressure_measured AS m
         WHERE m.measured_at BETWEEN clock_timestamp() - interval '5 seconds'
               AND clock_timestamp() + interval '5 seconds'
     ) AND EXISTS (SELECT FROM waiting_events(1)) THEN
-        PERFORM refuse('PS022', format('topic "%s": nobody gives events their sequences', limited[1]),
-                       'Start the sequencer: penstock upkeep, or once: penstock sequence. Nothing was published.');
+        problem := format('topic "%s": nobody gives events their sequences', limited[1]);
     END IF;
 END
 $$;

@@ -65,9 +65,9 @@ BEGIN
     JOIN found AS f ON f.partition_id = g.partition_id AND f.sequence = g.sequence
     JOIN topics AS t ON t.id = g.partition_id >> 16
     UNION ALL
-    SELECT c.id, c.token, c.deadline, c.deliveries, w.failures, t.address, (c.partition_id & 65535)::integer,
-           w.sequence, w.event_id, w.key, w.type, w.content_type, w.headers, COALESCE(w.body, w.payload),
-           w.created_at, w.sequenced_at, w.history
+    SELECT c.id, c.token, c.deadline, c.deliveries + w.deliveries_before, w.failures, t.address,
+           (c.partition_id & 65535)::integer, w.sequence, w.event_id, w.key, w.type, w.content_type, w.headers,
+           COALESCE(w.body, w.payload), w.created_at, w.sequenced_at, w.history
     FROM unnest(claimed) AS c
     JOIN queue_waiting AS w ON w.id = c.waiting_id
     JOIN topics AS t ON t.id = c.partition_id >> 16

@@ -22,27 +22,35 @@ CREATE OR REPLACE FUNCTION bury_pieces(queue queues, pieces queue_piece[], reaso
 LANGUAGE plpgsql AS $$
 DECLARE
     ids bigint[];
+    buried bigint[];
 BEGIN
     IF COALESCE(cardinality(pieces), 0) = 0 THEN
         RETURN;
     END IF;
     PERFORM finish_keys(queue, pieces);
     ids := ARRAY(SELECT c.waiting_id FROM unnest(copy_out(queue, pieces)) AS c);
-    INSERT INTO dead_letters AS d (
-        subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,
-        created_at, reason, attempts)
-    SELECT w.subscription_id, w.partition_id, w.sequence, w.history, w.event_id, w.key, w.type, w.content_type,
-           w.headers, COALESCE(w.body, w.payload), w.created_at,
-           CASE WHEN is_tombstone(w.payload, w.headers) THEN w.reason ELSE left(bury_pieces.reason, 2000) END,
-           GREATEST((
-               SELECT max(p.deliveries) FROM unnest(pieces) AS p
-               WHERE p.partition_id = w.partition_id AND w.sequence BETWEEN p.first_sequence AND p.last_sequence), 1)
-    FROM queue_waiting AS w
-    WHERE w.id = ANY (ids)
-    ON CONFLICT ON CONSTRAINT dead_letters_pkey DO UPDATE
-    SET reason = EXCLUDED.reason, attempts = GREATEST(d.attempts, EXCLUDED.attempts), died_at = EXCLUDED.died_at,
-        redriven_at = NULL;
+    WITH stored AS (
+        INSERT INTO dead_letters AS d (
+            subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,
+            created_at, reason, attempts, attempts_before)
+        SELECT w.subscription_id, w.partition_id, w.sequence, w.history, w.event_id, w.key, w.type, w.content_type,
+               w.headers, COALESCE(w.body, w.payload), w.created_at,
+               CASE WHEN is_tombstone(w.payload, w.headers) THEN w.reason ELSE left(bury_pieces.reason, 2000) END,
+               w.deliveries_before + GREATEST((
+                   SELECT max(p.deliveries) FROM unnest(pieces) AS p
+                   WHERE p.partition_id = w.partition_id AND w.sequence BETWEEN p.first_sequence AND p.last_sequence),
+                   1),
+               w.deliveries_before
+        FROM queue_waiting AS w
+        WHERE w.id = ANY (ids)
+        ON CONFLICT ON CONSTRAINT dead_letters_pkey DO UPDATE
+        SET reason = EXCLUDED.reason, attempts = GREATEST(d.attempts, EXCLUDED.attempts), died_at = EXCLUDED.died_at,
+            redriven_at = NULL, forwarded_to = NULL, forwarded_as = NULL, not_forwarded = NULL
+        RETURNING d.id
+    )
+    SELECT array_agg(s.id) INTO buried FROM stored AS s;
     DELETE FROM queue_waiting AS w WHERE w.id = ANY (ids);
+    PERFORM forward_letters(queue.subscription_id, buried);
 END
 $$;
 

@@ -1,8 +1,9 @@
 -- name: redrive_queue
 -- What redrive does for a queue: dead letters become events again that wait outside the window, with new deliveries and
 -- failures, in the order of history and sequence. Where keys have an order, they wait for their key instead: the
--- dealer brings each when no other event of its key is out, the lowest sequence first. Returns how many.
-CREATE OR REPLACE FUNCTION redrive_queue(owner_id bigint, letter_ids bigint[]) RETURNS bigint
+-- dealer brings each when no other event of its key is out, the lowest sequence first. With keep_deliveries those of
+-- before are reported too; they count for no limit. Returns how many.
+CREATE OR REPLACE FUNCTION redrive_queue(owner_id bigint, letter_ids bigint[], keep_deliveries boolean) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     ordered boolean;
@@ -15,16 +16,18 @@ BEGIN
         DELETE FROM dead_letters AS d
         WHERE d.subscription_id = owner_id AND (letter_ids IS NULL OR d.id = ANY (letter_ids))
         RETURNING d.*
+    ), ended AS (
+        UPDATE letter_copies AS c SET ended_at = clock_timestamp() FROM gone AS g WHERE c.copy_id = g.forwarded_as
     ), stored AS (
         INSERT INTO queue_waiting (
-            subscription_id, partition_id, sequence, history, due_at, deliveries, failures, reason, event_id, key, type,
-            content_type, headers, payload, created_at, sequenced_at)
+            subscription_id, partition_id, sequence, history, due_at, deliveries, deliveries_before, failures, reason,
+            event_id, key, type, content_type, headers, payload, created_at, sequenced_at)
         SELECT g.subscription_id, g.partition_id, g.sequence, g.history,
                CASE WHEN NOT ordered OR g.key IS NULL THEN
                    clock_timestamp() + row_number() OVER (ORDER BY g.partition_id, g.history, g.sequence)
                        * interval '1 microsecond' END,
-               0, 0, g.reason, g.event_id, g.key, g.type, g.content_type, g.headers, g.payload, g.created_at,
-               g.created_at
+               0, CASE WHEN keep_deliveries THEN g.attempts ELSE 0 END, 0, g.reason, g.event_id, g.key, g.type,
+               g.content_type, g.headers, g.payload, g.created_at, g.created_at
         FROM gone AS g
         RETURNING id, partition_id, sequence, key
     ), noted AS (

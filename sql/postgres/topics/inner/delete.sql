@@ -28,7 +28,8 @@ $$;
 -- name: drop_topics
 -- Deletes topics that the caller has locked. Their subscriptions continue without them. Their events are logically
 -- gone at once, and the sequencer discards what transactions that still saw the topics publish to them. The sequencer
--- is held last, so that the log never waits for a consumer. A legal hold on one of them is refused. Raises PS020.
+-- is held last, so that the log never waits for a consumer. Refused for a topic under a legal hold, and for one that a
+-- subscription publishes its dead letters to. Raises PS020.
 CREATE OR REPLACE FUNCTION drop_topics(topic_ids bigint[], with_subscriptions boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -45,6 +46,7 @@ BEGIN
                                        left(held.address, 200)),
                        'Its events have to stay until the hold is released: penstock hold release.');
     END IF;
+    PERFORM refuse_forwarding(topic_ids);
     IF readers <> '{}' AND with_subscriptions IS NOT TRUE THEN
         PERFORM refuse('PS020', format('subscription "%s" reads the topic', (
                            SELECT min(s.name) FROM subscriptions AS s WHERE s.id = ANY (readers))),
@@ -71,6 +73,9 @@ BEGIN
     DELETE FROM dead_letters AS d
     WHERE d.subscription_id = ANY (readers)
       AND d.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM letter_copies AS c
+    WHERE c.topic_id = ANY (topic_ids)
+       OR c.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
     DELETE FROM bookmarks AS b WHERE b.topic_id = ANY (topic_ids);

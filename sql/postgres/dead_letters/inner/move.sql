@@ -1,0 +1,87 @@
+-- name: copies_from_elsewhere
+-- Of received events, those that do not come from this topic: to move them there publishes them.
+CREATE OR REPLACE FUNCTION copies_from_elsewhere(copies uuid[], topic_id bigint) RETURNS uuid[]
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT g.id
+        FROM unnest(copies) AS g (id)
+        WHERE NOT EXISTS (
+            SELECT FROM letter_copies AS c
+            WHERE c.copy_id = g.id AND c.partition_id >> 16 = copies_from_elsewhere.topic_id));
+END
+$$;
+
+-- name: publish_copies
+-- Publishes received events, which pieces have copied out of the log, to another topic, under new ids and with their
+-- headers. A letter is marked with where its copy is now.
+CREATE OR REPLACE FUNCTION publish_copies(pieces queue_piece[], copies uuid[], topic text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    moved record;
+    target_id bigint := (SELECT t.id FROM topics AS t WHERE t.address = publish_copies.topic);
+BEGIN
+    IF cardinality(copies) = 0 THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(w.event_id) AS old, array_agg(new_event_id()) AS ids,
+           array_agg(COALESCE(w.body, w.payload)) AS payloads, array_agg(w.key) AS keys, array_agg(w.type) AS types,
+           array_agg(w.content_type) AS content_types, array_agg(w.headers::text) AS headers,
+           array_agg(publish_copies.topic) AS topics, array_agg(NULL::integer) AS partitions
+    INTO moved
+    FROM (
+        SELECT n.*
+        FROM queue_waiting AS n
+        WHERE n.id = ANY (ARRAY(SELECT p.waiting_id FROM unnest(pieces) AS p)) AND n.event_id = ANY (copies)
+        ORDER BY n.partition_id, n.sequence
+    ) AS w;
+    PERFORM publish_batch(moved.topics, moved.payloads, moved.keys, moved.types, moved.content_types, moved.headers,
+                          moved.ids, moved.partitions);
+    INSERT INTO letter_copies (
+        copy_id, topic_id, subscription_id, letter_id, partition_id, sequence, history, event_id, key, ended_at)
+    SELECT g.id, target_id, c.subscription_id, c.letter_id, c.partition_id, c.sequence, c.history, c.event_id, c.key,
+           c.ended_at
+    FROM unnest(moved.old, moved.ids) AS g (old, id) JOIN letter_copies AS c ON c.copy_id = g.old;
+    UPDATE dead_letters AS d SET forwarded_to = target_id, forwarded_as = g.id
+    FROM unnest(moved.old, moved.ids) AS g (old, id) JOIN letter_copies AS c ON c.copy_id = g.old
+    WHERE d.subscription_id = c.subscription_id AND d.id = c.letter_id AND d.forwarded_as = g.old;
+END
+$$;
+
+-- name: return_copies
+-- Redrives the letters of these copies, each to its subscription. One that was redriven since it was forwarded is left
+-- alone. Raises PS041 for a copy whose letter is gone, or of a subscription that the login may not consume.
+CREATE OR REPLACE FUNCTION return_copies(copies uuid[], keep_deliveries boolean) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    home record;
+    known bigint;
+BEGIN
+    -- Locked first: a redrive of the same letter may be under way, and the next query then sees what it did.
+    PERFORM FROM letter_copies AS c
+    JOIN dead_letters AS d
+        ON d.subscription_id = c.subscription_id AND d.id = c.letter_id AND d.forwarded_as = c.copy_id
+    WHERE c.copy_id = ANY (copies)
+    ORDER BY d.subscription_id, d.id
+    FOR UPDATE OF d;
+    SELECT count(*) INTO known
+    FROM letter_copies AS c JOIN subscriptions AS s ON s.id = c.subscription_id
+    WHERE c.copy_id = ANY (copies) AND NOT reads_hidden(s.id) AND (c.ended_at IS NOT NULL OR EXISTS (
+        SELECT FROM dead_letters AS d
+        WHERE d.subscription_id = c.subscription_id AND d.id = c.letter_id AND d.forwarded_as = c.copy_id));
+    IF known < cardinality(copies) THEN
+        PERFORM refuse('PS041', format('of %s events, %s are no copies of dead letters that are still there',
+                                       cardinality(copies), cardinality(copies) - known),
+                       'Acknowledge them, or move them to a topic: what was dropped cannot go back.');
+    END IF;
+    FOR home IN
+        SELECT c.subscription_id, array_agg(c.letter_id) AS letters
+        FROM letter_copies AS c
+        WHERE c.copy_id = ANY (copies) AND c.ended_at IS NULL
+        GROUP BY c.subscription_id
+        ORDER BY c.subscription_id
+    LOOP
+        PERFORM redrive_letters(home.subscription_id, home.letters, keep_deliveries);
+    END LOOP;
+END
+$$;
