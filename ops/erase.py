@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from time import monotonic, sleep
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -36,6 +37,11 @@ from penstock.topics.names import partition_ranges
 _EVENTS_AT_ONCE = 10_000
 _SEQUENCES_AT_ONCE = 100_000
 _LETTERS_AT_ONCE = 1_000
+#: Each copy of a dead letter in another topic is an erasure of its own.
+_COPIES_AT_ONCE = 1_000
+#: So long it waits for the sequences of these copies.
+_WAIT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.1
 #: A step looks at so many events, or computes the checksum of a log epoch.
 _TIMEOUT_MS = 600_000
 
@@ -82,6 +88,8 @@ class Erasure:
 
     ``gone`` are dropped log epochs that nobody has: no copy was recorded on a target that is given,
     and they were not rehydrated.  ``outside`` names where copies may be that Penstock cannot reach.
+    ``copies`` counts dead letters of these events that were erased in the topics that they were
+    forwarded to; a dry run does not look for them.
     """
 
     erasure: str
@@ -92,6 +100,7 @@ class Erasure:
     files: int
     gone: int
     outside: tuple[str, ...]
+    copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +161,13 @@ def erase(
             reason=reason, replace_key=what.replace_key,
         )  # fmt: skip
         result = replace(result, erasure=str(erasure))
-        return _erase(connection, url, what, targets, found=found, result=result)
+        result = _erase(connection, url, what, targets, found=found, result=result)
+        copies = _copies(connection, result.erasure, what.key)
+
+    def go_on(copy: What) -> Erasure:
+        return erase(url, copy, reason, targets, without=without)
+
+    return _with_copies(result, what, copies, go_on)
 
 
 def _erase(
@@ -175,6 +190,49 @@ def _erase(
     letters += _letters(connection, result.erasure, what.key)
     call(connection, "finish_erasure", erasure=result.erasure)
     return replace(result, letters=letters, files=len(files))
+
+
+def _copies(connection: Any, erasure: str, key: str | None) -> list[tuple[str | None, str]]:
+    """Topic and id of the copies of dead letters in other topics, once they have their sequences.
+
+    The topic is None where the login may not operate it.
+    """
+    until = monotonic() + _WAIT_SECONDS
+    while True:
+        rows = call(
+            connection, "copies_of_erasure", erasure=erasure, key=key, max_rows=_COPIES_AT_ONCE
+        )
+        waiting = [topic for topic, _, waits in rows if waits and topic is not None]
+        if not waiting:
+            return [(topic, str(event_id)) for topic, event_id, _ in rows]
+        if monotonic() > until:
+            raise ErasureRefused(
+                f"a dead letter of these events lies in {waiting[0]!r} and has no sequence yet",
+                hint="let the sequencer run (penstock sequence), then run the same erasure again",
+            )
+        sleep(_PAUSE_SECONDS)
+
+
+def _with_copies(
+    result: Erasure,
+    what: What,
+    copies: Sequence[tuple[str | None, str]],
+    go_on: Callable[[What], Erasure],
+) -> Erasure:
+    """Erases each copy in its topic, and what was forwarded from there."""
+    done, hidden = 0, 0
+    for topic, event_id in copies:
+        if topic is None:
+            hidden += 1
+            continue
+        of_copy = go_on(What(topic, event_id=event_id, replace_key=what.replace_key))
+        done += of_copy.events_in_database + of_copy.events_in_archive + of_copy.copies
+    outside = result.outside
+    if hidden:
+        outside = (f"{hidden} dead letters in topics that this login may not operate", *outside)
+    if len(copies) == _COPIES_AT_ONCE:
+        outside = ("more dead letters in other topics: run the same command again", *outside)
+    return replace(result, copies=done, outside=outside)
 
 
 def _require_targets(topic: str, recorded: Collection[str], targets: Sequence[Target]) -> None:

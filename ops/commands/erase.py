@@ -62,7 +62,14 @@ def erase(
         say("not erased, because Penstock does not reach it:")
         for each in done.outside:
             say(f"- {each}")
-    if not (done.events_in_database or done.events_in_archive or done.letters or done.files):
+    counts = (
+        done.events_in_database,
+        done.events_in_archive,
+        done.letters,
+        done.files,
+        done.copies,
+    )
+    if not any(counts):
         raise typer.Exit(EXIT_NO)
 
 

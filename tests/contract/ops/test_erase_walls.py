@@ -49,6 +49,8 @@ def _steps(own: Any, erasure: str) -> None:
     for name, binds in steps.items():
         with pytest.raises(InvalidArgument, match="no open erasure"):
             database.call(own, name, erasure=erasure, **binds)
+    with pytest.raises(InvalidArgument, match="there is no"):
+        database.call(own, "copies_of_erasure", erasure=erasure, key="k", max_rows=1)
 
 
 def test_an_erasure_is_its_topic_s_operators(db: ContractDatabase, tenants: Tenants) -> None:
