@@ -23,9 +23,11 @@ from ops.policies.settings import (
     RelayPolicy,
     RetentionPolicy,
     SealPolicy,
+    SubscriptionSettings,
     TargetSettings,
     TopicPolicy,
     read,
+    table,
 )
 from ops.policies.values import REFERENCE, at, entries, expand, require_name, section, text, topic
 from penstock.archive.targets import Target
@@ -41,6 +43,7 @@ VARIABLE = "PENSTOCK_POLICIES"
 HAND, FILE, FROM_FILE = "hand", "file", "file "
 
 _OF_TOPICS = ("owner", "seal", "archive", "retention")
+_OF_SUBSCRIPTIONS = tuple(table(SubscriptionSettings))
 #: What the file says of each database for itself.
 _OF_DATABASES = (
     "topics", "relays", "limits", "global", "namespaces", "subscriptions", "canary"
@@ -50,6 +53,8 @@ _OF_DATABASES = (
 _DATABASE = re.compile(r"(?=.{1,63}$)[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 #: What an entry of each section is, for sections whose entries may set policies.
 _SECTIONS = {"namespaces": "namespace", "topics": "topic", "subscriptions": "subscription"}
+#: What an entry may say beside policies.
+_MORE = {"topic": _OF_TOPICS, "subscription": _OF_SUBSCRIPTIONS}
 #: `archive: none`: retention removes events without a copy. It has to be said; no entry keeps them.
 _NO_ARCHIVE = "none"
 #: So many characters has the name of a policy file at most; the database records it.
@@ -75,6 +80,8 @@ class Policies:
     canary: str = ""
     #: What the policies set, by scope, name and kind.
     settings: dict[tuple[str, str, str], dict[str, float | str]] = field(default_factory=dict)
+    #: The topics that subscriptions publish their dead letters to.
+    dead_letters_to: dict[str, str] = field(default_factory=dict)
     database: str = ""
     #: Its address; a variable is not resolved yet.
     url: str = field(default="", repr=False)
@@ -252,6 +259,7 @@ def _of_database(top: Mapping[str, Any], base: Policies) -> Policies:
         limits=read(HealthLimits, top.get("limits") or {}, "limits", **asdict(base.limits)),
         canary=topic(canary, "canary") if canary else "",
         settings=_settings(top),
+        dead_letters_to=_dead_letters_to(top),
     )
     checks.require_own_subscriptions(found.relays.values())
     return found
@@ -284,12 +292,23 @@ def _settings(top: Mapping[str, Any]) -> dict[tuple[str, str, str], dict[str, fl
             require_name(name, scope, where)
             of_all.append((scope, name, where, value))
     for scope, name, where, value in of_all:
-        known = (*policies.SETTINGS, *(_OF_TOPICS if scope == "topic" else ()))
+        known = (*policies.SETTINGS, *_MORE.get(scope, ()))
         given = section(value or {}, where, known)
         for kind in policies.SETTINGS:
             if given.get(kind):
                 with at(f"{where}.{kind}"):
                     found[scope, name, kind] = policies.check(kind, given[kind])
+    return found
+
+
+def _dead_letters_to(top: Mapping[str, Any]) -> dict[str, str]:
+    """Where the dead letters of subscriptions go on to, by subscription."""
+    found = {}
+    for name, value in entries(top, "subscriptions").items():
+        given = {each: said for each, said in (value or {}).items() if each in _OF_SUBSCRIPTIONS}
+        said = read(SubscriptionSettings, given, f"subscriptions.{name}").dead_letters_to
+        if said is not None:
+            found[name] = said
     return found
 
 

@@ -13,7 +13,7 @@ from ops.policies.settings import RelayPolicy, RetentionPolicy
 from ops.policies.values import REFERENCE, said_size
 from penstock import subscriptions
 from penstock.database import call, config
-from penstock.subscriptions import policies, stream
+from penstock.subscriptions import forwarding, policies, stream
 from penstock.topics import names
 
 #: What is said where a database does not follow the file that asks for something.
@@ -121,6 +121,8 @@ def other_files(connection: Any, wanted: Policies) -> list[str]:
     origins |= {each.origin for each in retention_in_force(connection).values()}
     claimed = policies.relays_claimed_by(connection)
     origins |= set() if claimed is None else {claimed}
+    named = {each.dead_letters_origin for each in subscriptions.list_subscriptions(connection)}
+    origins |= {each for each in named if each is not None}
     if wanted.origin in origins:
         return []
     return sorted(each.removeprefix(FROM_FILE) for each in origins - {HAND, FILE})
@@ -129,7 +131,11 @@ def other_files(connection: Any, wanted: Policies) -> list[str]:
 def drift(connection: Any, wanted: Policies) -> list[PolicyDrift]:
     """Where the database differs from the file, in what both have.  Changes nothing."""
     claim = _claim(connection, wanted, take_over=False)
-    return [*_keeping(connection, wanted, claim), *_settings(connection, wanted, claim)]
+    return [
+        *_keeping(connection, wanted, claim),
+        *_settings(connection, wanted, claim),
+        *_forwarded(connection, wanted, claim),
+    ]
 
 
 def awaited(connection: Any, wanted: Policies) -> list[Awaited]:
@@ -138,6 +144,8 @@ def awaited(connection: Any, wanted: Policies) -> list[Awaited]:
     named = {("topic", policy.topic) for policy in wanted.topics.values() if policy.retention}
     named |= {("topic", relay.topic) for relay in wanted.relays.values()}
     named |= {(scope, name) for scope, name, _ in wanted.settings if scope in _EXISTING}
+    named |= {("subscription", name) for name in wanted.dead_letters_to}
+    named |= {("topic", topic) for topic in wanted.dead_letters_to.values()}
     named -= {("topic", wanted.canary)} | {("subscription", name) for name in relays}
     existing = {scope: _EXISTING[scope](connection) for scope in {scope for scope, _ in named}}
     return [
@@ -174,8 +182,13 @@ def apply(connection: Any, wanted: Policies, *, take_over: bool = False) -> list
             name=each.name,
             origin=wanted.origin,
         )
+    forwarded = [each for each in _forwarded(connection, wanted, claim) if each.mendable]
+    for each in forwarded:
+        forwarding.set_dead_letters_to(
+            connection, each.name, wanted.dead_letters_to.get(each.name), origin=wanted.origin
+        )
     _claim_relays(connection, wanted, claim)
-    return changed + settings
+    return changed + settings + forwarded
 
 
 def _claim_relays(connection: Any, wanted: Policies, claim: _OwnedChange) -> None:
@@ -319,6 +332,29 @@ def _settings(connection: Any, wanted: Policies, claim: _OwnedChange) -> Iterato
         found = _listed(present.settings if present else None)
         origin = present.origin if present else None
         yield PolicyDrift(name, kind, _listed(said), found, mendable, scope, origin)
+
+
+def _forwarded(connection: Any, wanted: Policies, claim: _OwnedChange) -> Iterator[PolicyDrift]:
+    """Where the dead letters of subscriptions go on to."""
+    present = {each.name: each for each in subscriptions.list_subscriptions(connection)}
+    topics = {each.address for each in names.list_topics(connection)}
+    set_in_database = {name for name, each in present.items() if each.dead_letters_origin}
+    for name in sorted({*wanted.dead_letters_to, *set_in_database} & present.keys()):
+        said, origin = wanted.dead_letters_to.get(name), present[name].dead_letters_origin
+        if said is not None and said not in topics:
+            continue
+        found = present[name].dead_letters_to
+        if origin is not None and found is None:
+            found = "a topic that this login may not see"
+        if said != found:
+            mendable = claim.may_change(origin, is_named=said is not None)
+        elif claim.adopts(origin):
+            mendable = True
+        else:
+            continue
+        yield PolicyDrift(
+            name, "dead_letters_to", said or NONE, found or NONE, mendable, "subscription", origin
+        )
 
 
 _EXISTING: dict[str, Callable[[Any], set[str]]] = {

@@ -153,6 +153,13 @@ class RelayPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class SubscriptionSettings:
+    """What the file says of a subscription beside its policies: where its dead letters go on to."""
+
+    dead_letters_to: Annotated[str | None, FileSetting(TOPIC)] = None
+
+
+@dataclass(frozen=True, slots=True)
 class TargetSettings:
     """A place for archives, and what an object store needs: variables are not resolved yet."""
 

@@ -12,7 +12,7 @@ from penstock import database
 from penstock.cli.output import Format, Output, say, show, show_json
 from penstock.cli.transactions import own_transaction
 from penstock.errors import InvalidArgument
-from penstock.subscriptions import dead_letters
+from penstock.subscriptions import dead_letters, forwarding
 from penstock.subscriptions.dead_letters import DeadLetter, WholeLetter
 
 app = typer.Typer(
@@ -27,6 +27,9 @@ OfTopic = Annotated[str | None, typer.Option("--topic", help="Only of this topic
 OfKey = Annotated[str | None, typer.Option("--key", help="Only of this key.")]
 OfType = Annotated[str | None, typer.Option("--type", help="Only of this type.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
+Keep = Annotated[
+    bool, typer.Option("--keep-deliveries", help="A queue goes on counting its deliveries.")
+]
 
 
 class Payload(enum.StrEnum):
@@ -98,14 +101,62 @@ def redrive(
     key: OfKey = None,
     type_: OfType = None,
     every: All = False,
+    keep_deliveries: Keep = False,
     output: Output = Format.table,
 ) -> None:
     """Hand dead letters out again; of a parked key all its events, in order."""
     with own_transaction() as connection:
         wanted = {"topic": topic, "key": key, "type": type_}
         chosen = _chosen(connection, subscription, ids, wanted, every=every)
-        count = dead_letters.redrive(connection, subscription, chosen)
+        count = dead_letters.redrive(
+            connection, subscription, chosen, keep_deliveries=keep_deliveries
+        )
     _answer({"subscription": subscription, "redriven": count}, output)
+
+
+@app.command()
+def forward(
+    subscription: str,
+    to: Annotated[str | None, typer.Option("--to", help="The topic: namespace/path/topic.")] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="Forward none from now on.")] = False,
+    output: Output = Format.table,
+) -> None:
+    """Publish each event that a subscription gives up to a topic too."""
+    if (to is None) != stop:
+        raise InvalidArgument(
+            "it is not clear where dead letters go", hint="give --to TOPIC, or --stop"
+        )
+    with own_transaction() as connection:
+        changed = forwarding.set_dead_letters_to(connection, subscription, to)
+    if output is Format.json:
+        said = {"subscription": subscription, "dead_letters_to": to, "changed": changed}
+        show_json(said)
+    else:
+        where = "are forwarded no more" if to is None else f"go on to {to}"
+        say(f"subscription {subscription}: dead letters {where}{'' if changed else ', as before'}")
+
+
+@app.command()
+def move(
+    queue: Annotated[str, typer.Argument(help="A queue that reads forwarded dead letters.")],
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="Publish them to this topic; else each goes back home."),
+    ] = None,
+    max_events: Annotated[int, typer.Option("--max", min=1, max=1_000_000)] = 1_000,
+    keep_deliveries: Keep = False,
+    output: Output = Format.table,
+) -> None:
+    """Take forwarded dead letters back to the subscriptions that gave them up, or elsewhere."""
+    with database.connect() as connection:
+        done = forwarding.move_all(
+            connection, queue, max_events, to=to, keep_deliveries=keep_deliveries
+        )
+    if output is Format.json:
+        show_json({"queue": queue, "moved": done.moved, "left": done.left})
+    else:
+        left = f", {done.left} left that are no copies of dead letters" if done.left else ""
+        say(f"queue {queue}: {done.moved} moved{left}")
 
 
 @app.command()

@@ -18,6 +18,7 @@ SECTIONS = {
     "topics.NAME.archive": settings.ArchiveSettings,
     "topics.NAME.retention": settings.RetentionPolicy,
     "relays.NAME": settings.RelayPolicy,
+    "subscriptions.NAME": settings.SubscriptionSettings,
     "limits": settings.HealthLimits,
 }
 #: What the reader takes from elsewhere where the file does not say it.

@@ -355,3 +355,30 @@ def test_a_topic_that_is_not_archived(connection: Connection, orders: str, tmp_p
     ]
     assert policy.drift(connection, wanted) == []
     assert policy.retention_in_force(connection)[orders].copies == 0
+
+
+def test_where_dead_letters_go_is_kept_as_the_file_says(
+    connection: Connection, tmp_path: Path, orders: str
+) -> None:
+    """Set, taken over from a hand, taken back; what was set by hand and is not named stays."""
+    penstock.create_topic(connection, "shop/dead", 1)
+    stream.subscribe(connection, "billing", [orders])
+    stream.subscribe(connection, "other", [orders])
+    said = "subscriptions: {billing: {dead_letters_to: shop/dead}, later: {dead_letters_to: x/y}}"
+    wanted = policy_file.parse(said, tmp_path / "policies.yaml")
+    drift = PolicyDrift("billing", "dead_letters_to", "shop/dead", "none", scope="subscription")
+    assert [each.name for each in policy.awaited(connection, wanted)] == ["later", "x/y"]
+    assert policy.apply(connection, wanted) == [drift]
+    assert policy.drift(connection, wanted) == []
+    found = subscriptions.describe_subscription(connection, "billing")
+    assert (found.dead_letters_to, found.dead_letters_origin) == ("shop/dead", wanted.origin)
+    penstock.forwarding.set_dead_letters_to(connection, "billing", "shop/dead")
+    penstock.forwarding.set_dead_letters_to(connection, "other", "shop/dead")
+    assert [(each.name, each.mendable) for each in policy.drift(connection, wanted)] == [
+        ("billing", True), ("other", False),
+    ]  # fmt: skip
+    policy.apply(connection, wanted)
+    nothing = policy_file.parse("canary: shop/orders", tmp_path / "policies.yaml")
+    assert [each.name for each in policy.apply(connection, nothing)] == ["billing"]
+    assert subscriptions.describe_subscription(connection, "billing").dead_letters_to is None
+    assert subscriptions.describe_subscription(connection, "other").dead_letters_to == "shop/dead"

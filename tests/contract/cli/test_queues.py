@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.publishing.publish import publish
 from penstock.subscriptions import queue
 from tests import command
 from tests.command import Result
 from tests.contract.databases import ContractDatabase
-from tests.kit.log import topic, wait_until
+from tests.kit.log import drain, topic, wait_until
 from tests.kit.queue import QUEUE, TOPIC, more, pass_time
 
 Run = Callable[..., Result]
@@ -157,3 +158,23 @@ def test_a_signal_lets_commands_end(
     assert worker.returncode == 0
     assert f"queue {QUEUE}: 1 done, 0 failed" in said
     assert queue.statistics(db.connect(), QUEUE) == queue.QueueStatistics(4, 4, 0, 0, 0)
+
+
+def test_dead_letters_go_on_to_a_topic_and_back(db: ContractDatabase, run: Run) -> None:
+    own = db.connect()
+    topic(own, 1, "tests/dead")
+    assert run("queue", "create", "hospital", "-t", "tests/dead").code == 0
+    assert run("dead-letter", "forward", QUEUE).code == 2
+    said = run("dead-letter", "forward", QUEUE, "--to", "tests/dead").err
+    assert said == f"subscription {QUEUE}: dead letters go on to tests/dead\n"
+    held = queue.receive(own, QUEUE, 2)
+    queue.reject(own, QUEUE, [each.receipt for each in held], reason="no")
+    publish(own, "tests/dead", b"not a letter")
+    drain(own)
+    (letter, _) = run("dead-letter", "list", QUEUE, "-o", "json").rows
+    assert (letter["forwarded_to"], letter["not_forwarded"]) == ("tests/dead", None)
+    done = run("dead-letter", "move", "hospital", "--keep-deliveries", "-o", "json").json
+    assert done == {"queue": "hospital", "moved": 2, "left": 1}
+    assert run("dead-letter", "list", QUEUE, "-o", "json").rows == []
+    assert queue.statistics(own, "hospital").ready == 1
+    assert run("dead-letter", "forward", QUEUE, "--stop", "-o", "json").json["changed"]
