@@ -10,6 +10,7 @@ committed.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import threading
@@ -31,15 +32,15 @@ class CrashingSink(InFront):
     def __init__(self, sink: Sink, where: str) -> None:
         super().__init__(sink)
         self._where = where
-        self._blocks = 0
+        self._numbers = itertools.count(1)  # blocks are sent by several threads
 
     def send_block(self, channel: Channel, block: RelayBlock) -> None:
         """As the sink, up to the third block."""
-        self._blocks += 1
-        if self._blocks == _CRASHES_AT and self._where == "before":
+        number = next(self._numbers)
+        if number == _CRASHES_AT and self._where == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         channel.send_block(block)
-        if self._blocks == _CRASHES_AT:
+        if number == _CRASHES_AT:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
