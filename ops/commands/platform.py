@@ -1,4 +1,4 @@
-"""The verbs on the command line: ``penstock relay``, ``seal``, ``archive``, ``clean``, ...
+"""The verbs on the command line: ``penstock seal``, ``archive``, ``clean``, ...
 
 Each calls the one function of its name in this package.  They are registered by the entry-point
 group ``penstock.commands`` in pyproject.toml.
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops.commands.installation import Database, Installation
-from ops.commands.relays import relay as relay
 from ops.commands.sessions import Engine, once, spark_session
 from ops.commands.targets import target as target
 from ops.duties import verbs

@@ -38,15 +38,18 @@ MaxAttempts = Annotated[
 ]
 
 _SEND = "send"
+_ABOUT = (
+    "Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."
+)
 
 relay = typer.Typer(
     cls=with_default(_SEND),
-    help="Send a subscription to a sink: what is there, or --forever.",
+    help=_ABOUT,
     no_args_is_help=True,
 )
 
 
-@relay.command(_SEND)
+@relay.command(_SEND, help=_ABOUT)
 def send(
     subscription: str,
     sink: Annotated[
@@ -66,7 +69,7 @@ def send(
     database: Database = None,
     output: Output = Format.table,
 ) -> None:
-    """Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."""
+    """Send a subscription to a sink."""
     from ops.relay.relay import Relay
     from ops.sinks.address import absolute_address, configured_sink
 
