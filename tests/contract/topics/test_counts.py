@@ -149,6 +149,8 @@ def test_nothing_that_asks_for_the_whole_log_is_left_out(database_url: str) -> N
     known = {"current_history", "applied_migrations", "histories_of", "prepare_bulk"}
     # What is set, and how fast stores are: not what is in the log.
     known |= {"publish_bulk", "list_policies", "relays_claimed_by", "target_speeds"}
+    # Who is asked: a relay to it compares that.
+    known |= {"installation_id"}
     # Whether the sequencer rests: who publishes can see that by a clock.
     known |= {"wake_sequencer"}
     assert {name for (name,) in found} - known <= set(EVERYTHING)

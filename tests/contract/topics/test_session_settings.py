@@ -163,5 +163,5 @@ def test_every_procedure_asks_how_the_session_is_set() -> None:
     for name in sorted(granted & present.keys()):
         body = present[name]
         assert re.search(
-            r"CALL (refuse_serializable|begin_call|lock_names|set_policy)\(", body
+            r"CALL (refuse_serializable|begin_call|lock_names|set_policy|list_log_epochs)\(", body
         ) or ("NO SQL" in body or name == "lift_limit"), name

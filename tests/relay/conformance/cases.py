@@ -13,6 +13,7 @@ from ops.sinks.address import open_sink
 from ops.sinks.base import EventRefused, RelayBlock, SinkMisconfigured, SinkUnavailable
 from penstock.errors import SinkError
 from penstock.log.restores import Seen
+from tests.consumers.process import until
 from tests.kit.sinks import Alone
 from tests.relay.blocks import block, event
 from tests.relay.conformance.under_test import UnderTest
@@ -85,7 +86,9 @@ def seen(at: At) -> None:
     with closing(at.relay()) as relay, closing(at.relay()) as other:
         assert other.seen(RELAY, at.topic, at.topic, 0) is None
         relay.send_block(at.block(1, 40))
-        assert other.seen(RELAY, at.topic, at.topic, 0) == Seen(40, 1)
+        # It may not tell while the transaction of what is confirmed is being closed.
+        told = until(lambda: other.seen(RELAY, at.topic, at.topic, 0), "it tells")
+        assert told == Seen(40, 1)
 
 
 def foreign(at: At) -> None:
@@ -132,7 +135,7 @@ def closed(at: At) -> None:
     with closing(at.relay()) as successor:
         successor.send_block(at.block(1, 40, 2, reopened=True))
     at.require(40)
-    assert threading.active_count() <= threads
+    until(lambda: threading.active_count() <= threads, "the sink's threads have ended")
 
 
 def preflight(at: At) -> None:
