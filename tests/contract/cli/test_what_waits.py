@@ -138,9 +138,10 @@ def _given_up(db: ContractDatabase, *parked: bool) -> None:
 
 def test_dead_letters_are_counted_by_state(db: ContractDatabase, run: Run) -> None:
     """In `status`, of one subscription and of all; redriven ones by themselves."""
-    empty = {"subscription": SUBSCRIPTION, "dead": 0, "parked": 0, "redriven": 0}
+    states = ("dead", "parked", "redriven", "forwarded", "not_forwarded")
     (none,) = _status(run)["dead_letters"]
-    assert none == {**empty, "oldest_seconds": 0}
+    empty = dict.fromkeys(states, 0)
+    assert none == {"subscription": SUBSCRIPTION, **empty, "oldest_seconds": 0}
     _given_up(db, False, False, True, False)
     own = db.connect()
     (found,) = dead_letters.counts(own, SUBSCRIPTION)
