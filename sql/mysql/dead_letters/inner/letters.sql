@@ -11,9 +11,9 @@ BEGIN
         COALESCE(SUM(d.redriven_at IS NULL AND d.parked), 0), COUNT(d.redriven_at),
         COALESCE(TIMESTAMPDIFF(MICROSECOND, MIN(d.died_at), UTC_TIMESTAMP(6)) / 1e6, 0),
         COALESCE(SUM(t.id IS NOT NULL), 0),
-        COALESCE(SUM(d.not_forwarded IS NOT NULL OR d.forwarded_to IS NOT NULL AND t.id IS NULL), 0)) INTO found
+        COALESCE(SUM(d.is_refused OR d.forwarded_to IS NOT NULL AND t.id IS NULL), 0)) INTO found
     FROM (
-        SELECT l.redriven_at, l.parked, l.died_at, l.forwarded_to, l.not_forwarded
+        SELECT l.redriven_at, l.parked, l.died_at, l.forwarded_to, l.not_forwarded IS NOT NULL AS is_refused
         FROM dead_letters AS l WHERE l.subscription_id = owner_id LIMIT 10000
     ) AS d
     LEFT JOIN topics AS t ON t.id = d.forwarded_to;
