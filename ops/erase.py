@@ -162,12 +162,13 @@ def erase(
         )  # fmt: skip
         result = replace(result, erasure=str(erasure))
         result = _erase(connection, url, what, targets, found=found, result=result)
-        copies = _copies(connection, result.erasure, what.key)
 
-    def go_on(copy: What) -> Erasure:
-        return erase(url, copy, reason, targets, without=without)
+        def go_on(copy: What) -> Erasure:
+            return erase(url, copy, reason, targets, without=without)
 
-    return _with_copies(result, what, copies, go_on)
+        return _with_copies(
+            result, what, lambda: _copies(connection, result.erasure, what.key), go_on
+        )
 
 
 def _erase(
@@ -216,18 +217,25 @@ def _copies(connection: Any, erasure: str, key: str | None) -> list[tuple[str | 
 def _with_copies(
     result: Erasure,
     what: What,
-    copies: Sequence[tuple[str | None, str]],
+    list_copies: Callable[[], Sequence[tuple[str | None, str]]],
     go_on: Callable[[What], Erasure],
 ) -> Erasure:
-    """Erases each copy in its topic, and what was forwarded from there."""
-    done, hidden = 0, 0
-    for topic, event_id in copies:
-        if topic is None:
-            hidden += 1
-            continue
-        of_copy = go_on(What(topic, event_id=event_id, replace_key=what.replace_key))
-        done += of_copy.events_in_database + of_copy.events_in_archive + of_copy.copies
+    """Erases each copy in its topic, and what was forwarded from there.
+
+    It asks until nothing is new: a copy may be moved on while another one is erased.
+    """
+    done, asked = 0, set[str]()
+    while True:
+        copies = list_copies()
+        new = [(topic, copy) for topic, copy in copies if topic is not None and copy not in asked]
+        if not new:
+            break
+        for topic, event_id in new:
+            asked.add(event_id)
+            of_copy = go_on(What(topic, event_id=event_id, replace_key=what.replace_key))
+            done += of_copy.events_in_database + of_copy.events_in_archive + of_copy.copies
     outside = result.outside
+    hidden = sum(topic is None for topic, _ in copies)
     if hidden:
         outside = (f"{hidden} dead letters in topics that this login may not operate", *outside)
     if len(copies) == _COPIES_AT_ONCE:

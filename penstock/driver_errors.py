@@ -85,8 +85,9 @@ MYSQL_ERRNO = 31_000
 _MYSQL_ERRNOS = range(MYSQL_ERRNO, MYSQL_ERRNO + 1_000)
 _MYSQL_MODULES = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
 _MYSQL_UNDEFINED = frozenset({1046, 1049, 1146, 1305, 1630})  # database, table, procedure
-#: A procedure that is not there, and one on which the login has no right (yet).
-_MYSQL_NO_PROCEDURE = frozenset({1305, 1370})
+#: A procedure that is not there, that has other parameters, or on which the login has no right
+#: (yet).
+_MYSQL_NO_PROCEDURE = frozenset({1305, 1318, 1370})
 _MYSQL_DISK_FULL = frozenset({1021, 1114})
 _MARIADB_SNAPSHOT_TOO_OLD = 1020  # innodb_snapshot_isolation
 

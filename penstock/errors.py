@@ -429,8 +429,12 @@ def said(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The kind of an error and what it says, for logs, tables and pages."""
-    return f"{type(error).__name__}: {said(error)}"
+    """The kind of an error and what it says, for logs, tables and pages.
+
+    PostgreSQL stores no NUL, and no text encodes half a surrogate pair.
+    """
+    text = f"{type(error).__name__}: {said(error)}".replace("\0", "\\0")
+    return text.encode(errors="backslashreplace").decode()
 
 
 def is_interruption(error: BaseException) -> bool:

@@ -272,7 +272,8 @@ class BlockWork:
             reason = f"the sink asked for it: {error.message}"
             subscriptions.pause(self.connection, self.member.subscription, reason[:_REASON])
         told = error.retry_after if isinstance(error, SinkUnavailable) else None
-        wait = float(rows[0][0]) if told is None else told
+        # Who says "at once" is not asked in a loop.
+        wait = float(rows[0][0]) if told is None else max(told, backoff.base_seconds)
         return BlockResult(0, opened.last_sequence, hand.dead_letters, wait, error_text(error))
 
     def _open_hot(self, sink: Sink) -> Opened | None:

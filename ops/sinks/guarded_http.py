@@ -31,6 +31,8 @@ ALLOW_VARIABLE = "PENSTOCK_WEBHOOK_ALLOW"
 MOST_BYTES = 64 << 10
 
 _PORTS = {"https": 443, "http": 80}
+#: Their texts are what the receiver has sent.
+_NO_HTTP = (http.client.BadStatusLine, http.client.UnknownProtocol)
 _WIRE_BYTES = 4 * MOST_BYTES  # status line, headers and the framing of chunks included
 
 
@@ -358,4 +360,6 @@ def _unavailable(place: HttpPlace, error: Exception) -> SinkUnavailable:
             hint="name the authority that signed it in PENSTOCK_WEBHOOK_CA_FILE",
         )
     text = str(error) or type(error).__name__
+    if isinstance(error, _NO_HTTP) and not isinstance(error, http.client.RemoteDisconnected):
+        text = "what it said is no HTTP/1.1"  # and may be anything, our own secrets too
     return SinkUnavailable(f"the webhook at {place.host} did not answer: {text}")

@@ -52,7 +52,8 @@ class KafkaProducer:
         self._exactly = kafka.settings.exactly
         self._refused: KafkaError | None = None
         self._committed_at = 0.0
-        name = f"{lease.relay}/{lease.known_as}/{lease.partition}"
+        # Two databases may have the same names, and then have different prefixes.
+        name = f"{kafka.settings.prefix}/{lease.relay}/{lease.known_as}/{lease.partition}"
         own = _transactional(name) if self._exactly else _WITHOUT_TRANSACTIONS
         limit = min(max(max_bytes, _SMALLEST), _LARGEST)
         with kafka.translated(f"the producer of {name}"):

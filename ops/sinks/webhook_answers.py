@@ -20,6 +20,10 @@ _ABOUT_THE_SETUP = {
     HTTPStatus.METHOD_NOT_ALLOWED: "check the path of the address: it takes no POST",
     HTTPStatus.PROXY_AUTHENTICATION_REQUIRED: "check the address: a proxy answers there",
     HTTPStatus.MISDIRECTED_REQUEST: "check the host of the address",
+    HTTPStatus.PAYMENT_REQUIRED: "check the account at the receiver",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "check that the receiver takes CloudEvents in JSON",
+    HTTPStatus.UPGRADE_REQUIRED: "check the address: the receiver wants another protocol",
+    HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS: "ask the receiver",
 }
 _LATER = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 _SUCCESS, _REDIRECT, _CLIENT = range(200, 300), range(300, 400), range(400, 500)

@@ -204,12 +204,12 @@ class _Again:
         return pause is not None
 
     def _pause(self, error: Exception) -> float | None:
-        self._tries -= 1
         if lacks_procedure(error):
             self._pauses = self._pauses or self._dialect.pauses_of_migration(
                 self._connection, is_alone=self._is_alone
             )
             return next(self._pauses, None)
+        self._tries -= 1
         if not (self._tries > 0 and self._is_alone and is_deadlock(error)):
             return None
         is_alone = self._dialect.is_alone(self._connection)

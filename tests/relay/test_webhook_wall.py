@@ -311,6 +311,18 @@ def test_endless_headers_end(wire: tuple[socket.socket, Caller], head: bytes) ->
     thread.join(20)
 
 
+@pytest.mark.parametrize("line", [b"\x00\x00\x12 echo", b"HTTP/9.echo 200 OK"])
+def test_what_is_no_http_is_not_repeated(wire: tuple[socket.socket, Caller], line: bytes) -> None:
+    """It may be anything: bytes that no table takes, and the secrets that it was sent."""
+    listening, caller = wire
+    thread = served(listening, line + b"\r\n\r\n")
+    with pytest.raises(SinkUnavailable) as told:
+        caller.post({}, b"{}")
+    assert "no HTTP" in str(told.value)
+    assert "echo" not in str(told.value)
+    thread.join(20)
+
+
 def test_a_resolver_that_hangs_is_not_waited_for(
     wire: tuple[socket.socket, Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from tests.kit.erasing import left_in
 from tests.kit.log import drain, read, topic
 from tests.kit.queue import QUEUE, TOPIC, filled, pass_time
 
-DEAD, LAST = "tests/dead", "tests/last"
+DEAD, LAST, MOVED = "tests/dead", "tests/last", "tests/moved"
 
 
 def _die(own: Any, name: str) -> None:
@@ -102,3 +102,24 @@ def test_a_copy_without_a_sequence_is_waited_for(
         erase(db.url, What(TOPIC, key="k"), "art. 17", [])
     drain(own)
     assert erase(db.url, What(TOPIC, key="k"), "art. 17", []).copies == 3
+
+
+def test_a_copy_that_is_moved_on_meanwhile_is_erased_too(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: the copies are listed until nothing is new."""
+    own = _forwarded(db)
+    topic(own, 1, MOVED)
+    queue.subscribe(own, "reader", [DEAD])
+    listed = module._copies
+
+    def before_the_move(*asked: Any) -> Any:
+        monkeypatch.setattr(module, "_copies", listed)
+        found = listed(*asked)
+        assert forwarding.move_all(own, "reader", to=MOVED).moved == 1
+        drain(own)
+        return found
+
+    monkeypatch.setattr(module, "_copies", before_the_move)
+    assert erase(db.url, What(TOPIC, key="k"), "art. 17", []).copies == 3
+    assert [each.payload for each in read(own, name=MOVED)] == [b""]

@@ -245,6 +245,19 @@ def test_a_sink_says_when_to_come_again_and_asks_for_a_pause(
     assert (found.paused_reason or "").startswith("the sink asked for it: gone")
 
 
+def test_whatever_a_sink_says_is_counted_and_waited_for(
+    db: ContractDatabase, sink: Scripted
+) -> None:
+    """Guards: the text of an error can be stored; who says "at once" is not asked in a loop."""
+    own = db.connect()
+    filled(own)
+    member, lease = member_with_lease(own, "a")
+    sink.raises = [SinkUnavailable("a\x00b \ud800", retry_after=0.0)]
+    failed = relay_once(own, member, lease, sink, FAST)
+    assert failed is not None and failed.retry_after == FAST.base_seconds
+    assert "a\\0b" in failed.error
+
+
 def test_a_relay_carries_everything_once_and_in_order(db: ContractDatabase, sink: Scripted) -> None:
     """Failures and refusals among it."""
     own = db.connect()

@@ -44,8 +44,13 @@ MARKED: Guard = {
 }
 #: Whoever has named the topic is asked no more.
 RIGHTS: Guard = {
-    "postgres": ("may_forward", "RETURN NOT target.restricted", "RETURN true"),
-    "mysql": ("may_forward", "RETURN asked_in IS NULL", "RETURN TRUE"),
+    "postgres": ("may_forward", "login_may(may_forward.login, target, 'publish')", "true"),
+    "mysql": ("may_forward", "login_may(login, target_id, 'publish')", "TRUE"),
+}
+#: As RIGHTS, of the topic of the event.
+CONSUMED: Guard = {
+    "postgres": ("forward_problem", "NOT login_may(", "false AND NOT login_may("),
+    "mysql": ("forward_problem", "WHEN NOT may_consume", "WHEN FALSE"),
 }
 WALLS: Guard = {
     "postgres": ("set_dead_letters_to", "lock_topic(topic, 'publish')", "lock_topic(topic, 'any')"),
@@ -331,6 +336,35 @@ def test_a_right_that_was_taken_back_ends_it(db: ContractDatabase) -> None:
 def test_without_that_it_goes_on(db: ContractDatabase) -> None:
     """Mutant."""
     assert _forbidden(db, mutant=True).forwarded_to == THEIRS
+
+
+def _unread(db: ContractDatabase, *, mutant: bool = False) -> dead_letters.DeadLetter:
+    """The right to consume is taken back before the burial."""
+    with tenants_of(db) as tenants:
+        owner, login = _theirs(db, tenants)
+        rights.grant_namespace(owner, "ours", tenants.login(), "consume")
+        rights.revoke_namespace(owner, "ours", login, "consume")
+        if mutant:
+            without(db, CONSUMED)
+        return _bury(owner)
+
+
+def test_who_may_not_consume_any_more_gets_no_letters(db: ContractDatabase) -> None:
+    """Guard: the right of who has named the topic, to the event that died."""
+    assert "may not consume" in str(_unread(db).not_forwarded)
+
+
+def test_without_that_its_letters_leave_the_walls(db: ContractDatabase) -> None:
+    """Mutant."""
+    assert _unread(db, mutant=True).forwarded_to == THEIRS
+
+
+def test_a_login_that_is_gone_forwards_nothing(db: ContractDatabase) -> None:
+    """It was dropped, or has another name now."""
+    with tenants_of(db) as tenants:
+        owner, _ = _theirs(db, tenants)
+        db.run("UPDATE penstock.subscriptions SET dead_letters_by = 'nobody'")
+        assert "may no longer publish" in str(_bury(owner).not_forwarded)
 
 
 def test_a_move_takes_nothing_from_whom_the_login_may_not_consume(db: ContractDatabase) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -278,6 +279,27 @@ def test_a_burial_never_fails_because_of_its_topic(
     (found,) = examine_letters(own)
     assert "not taken by the topic" in found.what
     assert [each for each in _events(own) if each.payload == b"bad"] == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        '{"n": 1e400, "penstock-letter-x": 1}',
+        '{"x": "' + " " * 3_000 + '}  y"}',
+        '{"x": 1 } ',
+        "{ }",
+    ],
+)
+def test_a_burial_never_fails_because_of_headers(db: ContractDatabase, headers: str) -> None:
+    """A number that MySQL cannot read, and long blanks; what can be kept is."""
+    own = _stream(db)
+    db.run(f"UPDATE penstock.events SET headers = '{headers}'")
+    _given_up(own)
+    (letter,) = _letters(own)
+    assert letter.forwarded_to == DEAD or letter.not_forwarded
+    if '"x"' in headers:
+        (copy,) = _events(own)
+        assert copy.headers["x"] == json.loads(headers)["x"]
 
 
 def _round(db: ContractDatabase) -> int:

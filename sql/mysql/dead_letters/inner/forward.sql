@@ -87,7 +87,9 @@ BEGIN
     JOIN subscriptions AS s ON s.id = d.subscription_id
     LEFT JOIN topics AS t ON t.id = d.partition_id >> 16
     WHERE d.id = letter;
-    IF LOCATE('"penstock-letter-', given) > 0 THEN
+    IF LOCATE('"penstock-letter-', given) > 0 AND NOT JSON_VALID(given) THEN
+        SET given = NULL;  -- it has been forwarded too often, as letter_hops says
+    ELSEIF LOCATE('"penstock-letter-', given) > 0 THEN
         SET given = JSON_REMOVE(
             given, '$."penstock-letter-reason"', '$."penstock-letter-attempts"', '$."penstock-letter-deliveries"',
             '$."penstock-letter-subscription"', '$."penstock-letter-topic"', '$."penstock-letter-topic-id"',
@@ -97,7 +99,8 @@ BEGIN
     IF given IS NULL OR given REGEXP '^[[:space:]]*[{][[:space:]]*[}]' THEN
         RETURN added;
     END IF;
-    RETURN CONCAT(REGEXP_REPLACE(given, '[[:space:]]*[}][[:space:]]*$', ''), ', ', SUBSTR(added, 2));
+    -- Without its last brace: a regular expression would try each run of blanks.
+    RETURN CONCAT(LEFT(given, CHAR_LENGTH(given) - LOCATE('}', REVERSE(given))), ', ', SUBSTR(added, 2));
 END;
 
 -- name: letter_hops
@@ -118,8 +121,8 @@ END;
 
 -- name: forward_problem
 -- Why a topic does not take the copy of a dead letter, or NULL; place is the partition for it. The rights are those of
--- the login that has named the topic: whoever buries only consumes. The hops end a circle that was made after the topic
--- was named.
+-- the login that has named the topic, to consume the event and to publish its copy: whoever buries only consumes. The
+-- hops end a circle that was made after the topic was named.
 CREATE PROCEDURE forward_problem(
     letter BIGINT, target_id BIGINT, named_by VARCHAR(400), copy_headers LONGTEXT, OUT place BIGINT,
     OUT problem VARCHAR(500)
@@ -131,7 +134,7 @@ judge: BEGIN
     DECLARE topic_partitions, max_bytes INT;
     DECLARE topic_strategy, event_type, event_content_type VARCHAR(255);
     DECLARE headers, event_key LONGTEXT;
-    DECLARE is_limited, may_publish BOOLEAN;
+    DECLARE is_limited, may_publish, may_consume BOOLEAN;
     SELECT MAX(t.partitions), MAX(t.max_payload_bytes), MAX(t.strategy),
            MAX(COALESCE(t.max_unsequenced_events, t.max_unsequenced_bytes)) IS NOT NULL
     INTO topic_partitions, max_bytes, topic_strategy, is_limited
@@ -139,10 +142,12 @@ judge: BEGIN
     SELECT d.partition_id, d.`key`, d.type, d.content_type, d.headers, LENGTH(d.payload)
     INTO part_id, event_key, event_type, event_content_type, headers, payload_bytes
     FROM dead_letters AS d FORCE INDEX (dead_letters_id) WHERE d.id = letter;
-    SET place = NULL, problem = NULL, may_publish = may_forward(named_by, target_id);
+    SET place = NULL, problem = NULL, may_publish = may_forward(named_by, target_id),
+        may_consume = login_may(named_by, part_id >> 16, 'consume');
     SET problem = CASE
         WHEN topic_partitions IS NULL THEN 'the topic was deleted'
         WHEN NOT may_publish THEN 'the login that has named the topic may no longer publish to it'
+        WHEN NOT may_consume THEN 'the login that has named the topic may not consume the event'
         WHEN part_id >> 16 = target_id THEN 'the event comes from this topic: it would go round in a circle'
         WHEN letter_hops(headers) >= 8 THEN 'it was forwarded 8 times already: it may go round in a circle'
         WHEN is_tombstone(payload_bytes, headers) THEN 'the event was erased'
@@ -169,10 +174,16 @@ END;
 -- Whether a login that has named a topic for dead letters may publish to it now.
 CREATE FUNCTION may_forward(login VARCHAR(400), target_id BIGINT) RETURNS BOOLEAN
 READS SQL DATA
+RETURN login_may(login, target_id, 'publish');
+
+-- name: login_may
+-- Whether a login has a right in the namespace of a topic now.
+CREATE FUNCTION login_may(login VARCHAR(400), topic_id BIGINT, verb VARCHAR(20)) RETURNS BOOLEAN
+READS SQL DATA
 BEGIN
     DECLARE asked_in BIGINT;
-    SELECT MAX(IF(t.restricted, t.namespace_id, NULL)) INTO asked_in FROM topics AS t WHERE t.id = target_id;
-    RETURN asked_in IS NULL OR login_has_right(login, asked_in, 'publish');
+    SELECT MAX(IF(t.restricted, t.namespace_id, NULL)) INTO asked_in FROM topics AS t WHERE t.id = topic_id;
+    RETURN asked_in IS NULL OR login_has_right(login, asked_in, verb);
 END;
 
 -- name: refuse_forwarding

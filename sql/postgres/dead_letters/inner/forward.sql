@@ -78,7 +78,8 @@ $$;
 
 -- name: forward_problem
 -- Why a topic does not take the copy of a dead letter, or NULL. The rights are those of the login that has named the
--- topic: whoever buries only consumes. The hops end a circle that was made after the topic was named.
+-- topic, to consume the event and to publish its copy: whoever buries only consumes. The hops end a circle that was
+-- made after the topic was named.
 CREATE OR REPLACE FUNCTION forward_problem(
     owner subscriptions, target topics, partition_id bigint, key text, type text, content_type text, payload bytea,
     headers jsonb, copy_headers jsonb, place bigint
@@ -91,6 +92,11 @@ BEGIN
         RETURN 'the topic was deleted';
     ELSIF NOT may_forward(owner.dead_letters_by, target) THEN
         RETURN 'the login that has named the topic may no longer publish to it';
+    ELSIF NOT login_may(
+        owner.dead_letters_by, (SELECT t FROM topics AS t WHERE t.id = forward_problem.partition_id >> 16),
+        'consume')
+    THEN
+        RETURN 'the login that has named the topic may not consume the event';
     ELSIF target.id = forward_problem.partition_id >> 16 THEN
         RETURN 'the event comes from this topic: it would go round in a circle';
     ELSIF letter_hops(forward_problem.headers) >= 8 THEN
@@ -113,8 +119,18 @@ $$;
 CREATE OR REPLACE FUNCTION may_forward(login text, target topics) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN NOT target.restricted
-        OR has_right(target.namespace_id, 'publish', to_regrole(quote_ident(may_forward.login)));
+    RETURN login_may(may_forward.login, target, 'publish');
+END
+$$;
+
+-- name: login_may
+-- Whether a login has a right in the namespace of a topic now. One that was dropped, or has another name now, has none.
+CREATE OR REPLACE FUNCTION login_may(login text, topic topics, verb text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN COALESCE(
+        NOT topic.restricted
+        OR has_right(topic.namespace_id, login_may.verb, to_regrole(quote_ident(login_may.login))), false);
 END
 $$;
 

@@ -51,7 +51,7 @@ BEGIN
         RETURN redrive_queue(owner_id, letter_ids, keep_deliveries);
     END IF;
     WITH chosen AS (
-        SELECT d.id, d.forwarded_as
+        SELECT d.id
         FROM dead_letters AS d
         WHERE d.subscription_id = owner_id AND d.redriven_at IS NULL
           AND (letter_ids IS NULL OR d.id = ANY (letter_ids) OR (d.parked AND EXISTS (
@@ -61,7 +61,8 @@ BEGIN
         ORDER BY d.id
         FOR NO KEY UPDATE OF d
     ), ended AS (
-        UPDATE letter_copies AS c SET ended_at = clock_timestamp() FROM chosen AS o WHERE c.copy_id = o.forwarded_as
+        UPDATE letter_copies AS c SET ended_at = clock_timestamp() FROM chosen AS o
+        WHERE c.subscription_id = owner_id AND c.letter_id = o.id AND c.ended_at IS NULL
     )
     UPDATE dead_letters AS d
     SET redriven_at = clock_timestamp(), attempts_before = d.attempts, forwarded_to = NULL, forwarded_as = NULL,

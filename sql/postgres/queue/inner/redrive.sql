@@ -17,7 +17,8 @@ BEGIN
         WHERE d.subscription_id = owner_id AND (letter_ids IS NULL OR d.id = ANY (letter_ids))
         RETURNING d.*
     ), ended AS (
-        UPDATE letter_copies AS c SET ended_at = clock_timestamp() FROM gone AS g WHERE c.copy_id = g.forwarded_as
+        UPDATE letter_copies AS c SET ended_at = clock_timestamp() FROM gone AS g
+        WHERE c.subscription_id = owner_id AND c.letter_id = g.id AND c.ended_at IS NULL
     ), stored AS (
         INSERT INTO queue_waiting (
             subscription_id, partition_id, sequence, history, due_at, deliveries, deliveries_before, failures, reason,
