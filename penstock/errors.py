@@ -429,12 +429,13 @@ def said(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The kind of an error and what it says, for logs, tables and pages.
+    """The kind of an error and what it says, for logs, tables and pages."""
+    return storable(f"{type(error).__name__}: {said(error)}")
 
-    PostgreSQL stores no NUL, and no text encodes half a surrogate pair.
-    """
-    text = f"{type(error).__name__}: {said(error)}".replace("\0", "\\0")
-    return text.encode(errors="backslashreplace").decode()
+
+def storable(text: str) -> str:
+    """The text without what no table takes: PostgreSQL has no NUL, and UTF-8 no half of a pair."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def is_interruption(error: BaseException) -> bool:

@@ -60,7 +60,7 @@ from uuid import UUID
 from penstock import database
 from penstock.database import sessions, steps
 from penstock.database.steps import Steps, asked
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, storable
 from penstock.records import (
     DeadLetterCounts as DeadLetterCounts,
     Event,
@@ -436,7 +436,7 @@ def _ids(letter_ids: Iterable[int]) -> list[int]:
 
 def reason_text(reason: str) -> str:
     """At most 2,000 characters of the reason, without zero bytes, which PostgreSQL cannot store."""
-    return reason.replace("\0", "\ufffd").encode(errors="replace").decode()[:2_000]
+    return storable(reason)[:2_000]
 
 
 def _require_own_commit(connection: Any, name: str) -> None:
