@@ -16,14 +16,13 @@ from ops.sinks.base import (
     SinkUnavailable,
     encoded,
 )
-from ops.sinks.cloudevents import source
 from ops.sinks.pulsar_producer import (
     MOST_EVENTS,
     PulsarMessage,
     PulsarProducer,
-    Stored,
     last_stored,
 )
+from ops.sinks.tail import Tail, ahead, present
 from penstock.log.restores import Seen
 
 BATCH_BYTES = 4 << 20
@@ -56,9 +55,7 @@ class PulsarChannel:
         lease = self._lease
         with _translated_errors():
             stored = last_stored(self._client(), self._target(lease.topic, lease.partition))
-        if stored is None or (stored.relay, stored.known_as) != (lease.relay, lease.known_as):
-            return None
-        return Seen(stored.sequence, stored.history)
+        return None if stored is None else stored.seen(lease.relay, lease.known_as)
 
     def send_block(self, block: RelayBlock) -> None:
         """Send the part of the block that Pulsar does not hold yet, and wait until it is stored."""
@@ -103,7 +100,8 @@ class PulsarChannel:
             # the batch that was sent last, when the topic keeps nothing because it has no readers.
             whole = self.batching and len(list(self._batches(messages))) == 1
             if not (block.reopened and whole) or producer.remembered != messages[0].event.sequence:
-                raise _ahead(block, f"remembers sequence {producer.remembered}")
+                finding = f"remembers sequence {producer.remembered}"
+                raise ahead(_where(producer.target), block, finding)
             held = block.last_sequence
         producer.checked = True
         return held
@@ -163,41 +161,13 @@ class PulsarChannel:
             self._send(producer, block, [message])
 
 
-def _present(producer: PulsarProducer, block: RelayBlock) -> Stored | None:
+def _present(producer: PulsarProducer, block: RelayBlock) -> Tail | None:
     """The last message of the partition, if it was sent in this log's present history."""
-    stored = producer.stored()
-    if stored is None:
-        return None
-    if (stored.relay, stored.known_as) != (block.relay, block.known_as):
-        if (stored.relay, stored.source) == (block.relay, source(block.topic)):
-            return None  # from a topic that had the address before this one
-        raise SinkMisconfigured(
-            f"{producer.target} carries the events of {stored.source}, by the relay {stored.relay}",
-            hint="give each relay and topic a Pulsar topic of its own",
-        )
-    if stored.history > block.history:
-        raise _ahead(block, f"holds events of history {stored.history}")
-    if stored.history < block.history:
-        return stored if _began_before(stored, block) else None
-    if stored.sequence > block.last_sequence:
-        raise _ahead(block, f"holds sequence {stored.sequence}")
-    for event in block.events:
-        if event.sequence == stored.sequence and str(event.event_id) != stored.event_id:
-            raise _ahead(block, f"holds another event of sequence {stored.sequence}")
-    return stored
+    return present(producer.stored(), block, _where(producer.target))
 
 
-def _began_before(stored: Stored, block: RelayBlock) -> bool:
-    """Whether the block was open when its history began, and sent under the one before.
-
-    The record of an open block and the sequences in it are restored together. If one of these
-    sequences is the event that Pulsar holds last, then neither the block nor what comes before that
-    event was lost.
-    """
-    return block.reopened and any(
-        event.sequence == stored.sequence and str(event.event_id) == stored.event_id
-        for event in block.events
-    )
+def _where(target: str) -> str:
+    return f"the Pulsar partition {target}"
 
 
 def _check_dropped(
@@ -206,16 +176,7 @@ def _check_dropped(
     """The broker dropped the batch as a repeated one.  That is right only if its end is there."""
     stored = _present(producer, block)
     if stored is None or stored.sequence < batch[-1].event.sequence:
-        raise _ahead(block, "drops its events as duplicates")
-
-
-def _ahead(block: RelayBlock, finding: str) -> SinkMisconfigured:
-    return SinkMisconfigured(
-        f"the Pulsar partition of {block.topic} partition {block.partition} {finding}, but the "
-        f"relay {block.relay} is at {block.first_sequence} to {block.last_sequence}",
-        hint="the database was restored to an older state, or the subscription was created again "
-        "or moved back: reconcile the restore, or relay under another name to another Pulsar topic",
-    )
+        raise ahead(_where(producer.target), block, "drops its events as duplicates")
 
 
 @contextmanager

@@ -8,16 +8,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 import pulsar
 
 from ops.sinks.base import RelayBlock, SinkUnavailable
-from ops.sinks.cloudevents import to_properties
+from ops.sinks.tail import Tail, headers_of
 from penstock.records import Event
 
-RELAY_PROPERTY = "penstock_relay"
-TOPIC_PROPERTY = "penstock_topic"
 #: More events than a block can have: the database limits it.
 MOST_EVENTS = 100_000
 READ_SECONDS = 15
@@ -40,24 +37,8 @@ class PulsarMessage:
     @classmethod
     def of(cls, event: Event, block: RelayBlock) -> PulsarMessage:
         """The event as it is sent in a block."""
-        properties = to_properties(event) | {
-            RELAY_PROPERTY: block.relay,
-            TOPIC_PROPERTY: block.known_as,
-        }
+        properties = headers_of(event, block)
         return cls(event, properties, wire_size(event, properties))
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What the last message of a Pulsar partition says about itself."""
-
-    relay: str
-    #: The address of the event's topic when it was sent, as a CloudEvents source.
-    source: str
-    known_as: str
-    history: int
-    sequence: int
-    event_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +126,7 @@ class PulsarProducer:
         with suppress(pulsar.PulsarException):
             self._producer.close()
 
-    def stored(self) -> Stored | None:
+    def stored(self) -> Tail | None:
         """The partition's last message, if a relay sent it."""
         return last_stored(self._client, self.target)
 
@@ -186,7 +167,7 @@ class PulsarProducer:
             self._producer.flush()
 
 
-def last_stored(client: Any, target: str) -> Stored | None:
+def last_stored(client: Any, target: str) -> Tail | None:
     """The last message of a Pulsar partition, if a relay sent it."""
     reader = client.create_reader(target, pulsar.MessageId.latest, start_message_id_inclusive=True)
     try:
@@ -195,17 +176,7 @@ def last_stored(client: Any, target: str) -> Stored | None:
         found: Mapping[str, str] = reader.read_next(READ_SECONDS * 1000).properties()
     finally:
         reader.close()
-    if RELAY_PROPERTY not in found:
-        return None  # from another producer, before this relay
-    return Stored(
-        found[RELAY_PROPERTY],
-        found["ce_source"],
-        # The message is older than permanent names of topics, so its address is used.
-        found.get(TOPIC_PROPERTY) or unquote(found["ce_source"]).removeprefix("/"),
-        int(found["ce_penstockhistory"]),
-        int(found["ce_sequence"]),
-        found["ce_id"],
-    )
+    return Tail.of(found)
 
 
 def producer_name(block: RelayBlock) -> str:

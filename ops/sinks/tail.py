@@ -39,6 +39,7 @@ class Tail:
         return cls(
             headers[RELAY_HEADER],
             headers["ce_source"],
+            # The record may be older than permanent names of topics: then its address is used.
             headers.get(TOPIC_HEADER) or unquote(headers["ce_source"]).removeprefix("/"),
             int(headers["ce_penstockhistory"]),
             int(headers["ce_sequence"]),

@@ -11,7 +11,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from ops.sinks import pulsar_channel, pulsar_producer
+from ops.sinks import pulsar_channel, pulsar_producer, tail
 from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.pulsar import PulsarSink
 from ops.sinks.pulsar_channel import PulsarChannel
@@ -104,7 +104,7 @@ def test_without_it_such_a_block_is_doubled(
     broker: Broker, pulsar_sink: Make, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: what an older history has sent counts for nothing."""
-    monkeypatch.setattr(pulsar_channel, "_began_before", lambda *_: False)
+    monkeypatch.setattr(tail, "_began_before", lambda *_: False)
     sink = _open_when_a_history_began(pulsar_sink, topic)
     assert stored(broker, sink, topic) == [*range(1, 501), *range(1, 601)]
 

@@ -9,7 +9,8 @@ import pytest
 
 from ops.sinks import pulsar_producer
 from ops.sinks.base import RelayBlock, SinkMisconfigured
-from ops.sinks.pulsar_producer import TOPIC_PROPERTY, PulsarMessage, producer_name
+from ops.sinks.pulsar_producer import PulsarMessage, producer_name
+from ops.sinks.tail import TOPIC_HEADER
 from penstock.log.restores import Seen
 from penstock.records import Event
 from tests.kit.sinks import Alone
@@ -79,7 +80,7 @@ def test_what_was_sent_before_topics_had_names(
         made = present(event, block)
         return PulsarMessage(
             made.event,
-            {key: text for key, text in made.properties.items() if key != TOPIC_PROPERTY},
+            {key: text for key, text in made.properties.items() if key != TOPIC_HEADER},
             made.size,
         )
 
@@ -92,7 +93,7 @@ def test_what_was_sent_before_topics_had_names(
         patch.setattr(PulsarMessage, "of", without_name)
         first.send_block(old)
     target = first.pulsar_topic(topic)
-    assert TOPIC_PROPERTY not in broker.read(target, 0)[-1].properties()
+    assert TOPIC_HEADER not in broker.read(target, 0)[-1].properties()
     assert second.seen(RELAY, topic, topic, 0) == Seen(100, 1)
     assert second.seen(RELAY, topic, f"{topic}//9", 0) is None
     second.send_block(block(1, 100, topic=topic, reopened=True, lease_epoch=2))
