@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -339,16 +340,28 @@ def test_who_joins_with_a_position_beyond_the_log_stops_it(db: ContractDatabase)
     assert stream.join(own, SUBSCRIPTION, "b", known=[lease]).consumer == "b"
 
 
+#: Of a keeper: heartbeats and check-ins.
+_SESSIONS = ("penstock heartbeat", "penstock check-ins")
+
+
 def _reconnected(db: ContractDatabase) -> tuple[Any, LeaseKeeper]:
-    """The session of a keeper is killed, and the server comes back with an earlier state."""
+    """The sessions of a keeper are killed, and the server comes back with an earlier state.
+
+    The keeper connects again only when that state is there: no check-in is under way before.
+    """
     own = db.connect()
     filled(own)
     short_leases(own, 3)
     opened: list[Any] = []
+    waiting: list[str] = []
+    restored = threading.Event()
     keeper = LeaseKeeper(db.url, SUBSCRIPTION, consumer="a")
     connect = HeartbeatThreads.open
 
     def remembered(heartbeat_threads: HeartbeatThreads) -> Any:
+        if len(opened) >= len(_SESSIONS):
+            waiting.append(threading.current_thread().name)
+            assert restored.wait(30)
         opened.append(connect(heartbeat_threads))
         return opened[-1]
 
@@ -356,11 +369,14 @@ def _reconnected(db: ContractDatabase) -> tuple[Any, LeaseKeeper]:
         (lease,) = keeper.leases()
         stream.commit(own, keeper.member, [(lease, 10)])
         keeper.moved(lease, 10)
-        db.run("DELETE FROM penstock.chunks")
+        wait_until(lambda: len(opened) == len(_SESSIONS), "both threads are connected")
         joined = keeper.last_success
-        for connection in opened:
+        for connection in list(opened):
             kill(db, connection)
         keeper.check_in_soon()
+        wait_until(lambda: len(set(waiting)) == len(_SESSIONS), "both threads connect again")
+        db.run("DELETE FROM penstock.chunks")
+        restored.set()
         wait_until(
             lambda: db.run("SELECT * FROM penstock.stops") or keeper.last_success > joined,
             "the keeper is back",
