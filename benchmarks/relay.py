@@ -1,8 +1,8 @@
-"""Blocks to a broker.  The peer is a bare client in a loop, over the same records from memory.
+"""Blocks to a broker.  The peer is a bare client in a loop, over the same events from memory.
 
-The log is read apart: both have everything in memory. Ours encodes the events, and opens, checks
-and sends blocks as a relay does, for several partitions at once. The latency is that of the whole:
-from COMMIT until the broker has acknowledged the event to the relay.
+The log is read apart: both have everything in memory, and both make the CloudEvents headers of each
+event. Ours checks and sends blocks as a relay does, for several partitions at once. The latency is
+that of the whole: from COMMIT until the broker has acknowledged the event to the relay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -90,10 +90,8 @@ class Kafka(Broker):
         self._encode = to_properties
 
     def bare(self, topic: str, records: Sequence[Sequence[Event]]) -> float:
-        """From encoded headers."""
         from confluent_kafka import Producer
 
-        encoded = [[(each, list(self._encode(each).items())) for each in part] for part in records]
         producer: Any = Producer(
             {
                 "bootstrap.servers": self._server.url(),
@@ -107,14 +105,14 @@ class Kafka(Broker):
         name = sink.settings.topic(topic)
         producer.list_topics(name, timeout=30)
         begun = perf_counter()
-        for partition, part in enumerate(encoded):
-            for event, headers in part:
+        for partition, part in enumerate(records):
+            for event in part:
                 producer.produce(
                     name,
                     event.payload,
                     key=event.key,
                     partition=partition,
-                    headers=headers,
+                    headers=self._encode(event),
                 )
         if producer.flush(120):
             raise RuntimeError("the bare producer did not finish")
@@ -141,10 +139,8 @@ class Pulsar(Broker):
         self._encode = to_properties
 
     def bare(self, topic: str, records: Sequence[Sequence[Event]]) -> float:
-        """From encoded properties."""
         import pulsar
 
-        encoded = [[(each, self._encode(each)) for each in part] for part in records]
         name = f"persistent://public/default/{topic.replace('/', '.')}-partition-"
         producers = [
             self._client.create_producer(
@@ -156,10 +152,13 @@ class Pulsar(Broker):
             for partition in range(PARTITIONS)
         ]
         begun = perf_counter()
-        for producer, part in zip(producers, encoded, strict=True):
-            for event, properties in part:
+        for producer, part in zip(producers, records, strict=True):
+            for event in part:
                 producer.send_async(
-                    event.payload, _nothing, properties=properties, partition_key=event.key
+                    event.payload,
+                    _nothing,
+                    properties=self._encode(event),
+                    partition_key=event.key,
                 )
         for producer in producers:
             producer.flush()
@@ -234,7 +233,7 @@ def _event(topic: str, partition: int, sequence: int) -> Event:
         content_type="application/json",
         headers={},
         payload=PAYLOAD,
-        created_at=BEGUN,
+        created_at=BEGUN + timedelta(microseconds=sequence),
         sequenced_at=BEGUN,
         history=1,
     )

@@ -94,7 +94,7 @@ def to_properties(event: Event) -> dict[str, str]:
         "ce_id": str(event.event_id),
         "ce_time": _time(event.created_at),
         "ce_sequence": sequence_text(event.sequence),
-        "ce_recordedtime": _time(event.sequenced_at),
+        "ce_recordedtime": _recorded_time(event.sequenced_at),
     }
     if event.key:
         found["ce_partitionkey"] = event.key
@@ -114,6 +114,12 @@ def _shared(topic: str, kind: str, partition: int, history: int) -> dict[str, st
         "ce_penstockpartition": str(partition),
         "ce_penstockhistory": str(history),
     }
+
+
+@lru_cache(maxsize=64)
+def _recorded_time(moment: datetime) -> str:
+    """The events of a tick share it."""
+    return _time(moment)
 
 
 def _time(moment: datetime) -> str:

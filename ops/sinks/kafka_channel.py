@@ -8,7 +8,6 @@ channel is closed, and the next one looks again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 
 from ops.sinks.base import (
     EventRefused,
@@ -29,7 +28,6 @@ from penstock.records import Event
 # Upper bounds: of a record besides key, value and headers; of a header with its name.
 _RECORD_OVERHEAD = 128
 _HEADER_OVERHEAD = 40
-_TEXT = itemgetter(1)
 #: Another program's transaction may end at any time.
 _RETRY_SECONDS = 1.0
 
@@ -79,7 +77,7 @@ class KafkaChannel:
         left = [each for each in records if held is None or each[0].sequence > held.sequence]
         if left:
             self._producer.send(topic, self._lease.partition, left)
-            self._tails[topic] = Tail.of({name: text.decode() for name, text in left[-1][1]})
+            self._tails[topic] = Tail.of(left[-1][1])
 
     def close(self) -> None:
         """End it: what is not committed never will be."""
@@ -110,8 +108,7 @@ class KafkaChannel:
     def _refuse(self, topic: str, records: Sequence[Record]) -> None:
         """Before anything is sent: one record that the broker refuses would end the whole block."""
         limits = self._limit(topic)
-        for event, headers in records:
-            size = record_bytes(event, headers)
+        for event, _, size in records:
             if size > limits.max_bytes:
                 raise EventRefused(
                     event.sequence,
@@ -124,15 +121,16 @@ class KafkaChannel:
         return self._limits.get(topic, KafkaTopic())
 
 
-def record_bytes(event: Event, headers: Sequence[tuple[str, bytes]]) -> int:
+def record_bytes(event: Event, headers: Mapping[str, str]) -> int:
     """An upper bound of the bytes of a batch with this record alone, before compression."""
-    texts = sum(map(len, map(_TEXT, headers)))
+    texts = len("".join(headers.values()).encode())
     overhead = _RECORD_OVERHEAD + _HEADER_OVERHEAD * len(headers)
     return overhead + len(event.payload) + len((event.key or "").encode()) + texts
 
 
 def _record(event: Event, block: RelayBlock) -> Record:
-    return event, [(name, text.encode()) for name, text in headers_of(event, block).items()]
+    headers = headers_of(event, block)
+    return event, headers, record_bytes(event, headers)
 
 
 def _emptied(where: str, block: RelayBlock) -> SinkMisconfigured:

@@ -23,8 +23,8 @@ from penstock.records import Event
 #: its successor comes. The client wants to have delivered by then.
 TRANSACTION_SECONDS = 30
 
-#: An event and its headers as Kafka takes them.
-Record = tuple[Event, list[tuple[str, bytes]]]
+#: An event, its headers, and an upper bound of its bytes.
+Record = tuple[Event, dict[str, str], int]
 
 _SLICE_SECONDS = 0.25
 # A transaction that begins right after a commit meets the end of the one before, and the client
@@ -85,7 +85,7 @@ class KafkaProducer:
             if self._exactly:
                 self._settle()
                 self._producer.begin_transaction()
-            for event, headers in records:
+            for event, headers, _ in records:
                 self._producer.produce(
                     topic,
                     event.payload,
