@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import pulsar
@@ -24,6 +25,7 @@ _PROPERTY_OVERHEAD = 8
 _NO_BATCH_BYTES = 64 << 20
 _NEVER_MS = 24 * 3600 * 1000
 _DROPPED = -1
+_SEQUENCE = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,12 @@ class PulsarOutcome:
 
     #: What was not stored: the broker's result for each sequence.
     refused: dict[int, Any]
-    #: Where the rest is stored.
+    #: Where the first and the last of the rest are stored.
     entries: frozenset[tuple[int, int]]
 
     @property
     def dropped(self) -> bool:
-        """Whether the broker dropped some of it as duplicates."""
+        """Whether the broker dropped it as duplicates."""
         return any(ledger == _DROPPED for ledger, _ in self.entries)
 
 
@@ -81,14 +83,13 @@ class _Answers:
 
     def outcome(self) -> PulsarOutcome:
         """What has come so far."""
-        taken = list(self._taken)
+        taken = sorted(self._taken, key=_SEQUENCE)
+        stored = [message_id for _, result, message_id in taken if result == pulsar.Result.Ok]
+        # A producer's entries follow each other, so if both ends are in one, all of them are.
+        ends = stored[:1] + stored[-1:]
         return PulsarOutcome(
             {sequence: result for sequence, result, _ in taken if result != pulsar.Result.Ok},
-            frozenset(
-                (message_id.ledger_id(), message_id.entry_id())
-                for _, result, message_id in taken
-                if result == pulsar.Result.Ok
-            ),
+            frozenset((each.ledger_id(), each.entry_id()) for each in ends),
         )
 
 
@@ -186,8 +187,6 @@ def producer_name(block: RelayBlock) -> str:
 
 def wire_size(event: Event, properties: Mapping[str, str]) -> int:
     """An upper bound of the bytes that the event needs in a batch before compression."""
-    size = len(event.payload) + _MESSAGE_OVERHEAD + len((event.key or "").encode())
-    for name, value in properties.items():
-        length = len(value) if value.isascii() else len(value.encode())
-        size += len(name) + length + _PROPERTY_OVERHEAD
-    return size
+    names, values = len("".join(properties)), len("".join(properties.values()).encode())
+    own = len(event.payload) + _MESSAGE_OVERHEAD + len((event.key or "").encode())
+    return own + names + values + _PROPERTY_OVERHEAD * len(properties)
