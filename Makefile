@@ -58,7 +58,11 @@ demo-queue: $(READY) ## 11 workers of a queue, one fails, one is killed, one is 
 
 .PHONY: demo-kafka
 demo-kafka: $(READY) ## The bank's events go through Kafka while the relay is killed: what is there is added up and compared
-	@$(JAVA) exec $(BIN)/python -m tools.demo_kafka $(ARGS)
+	@$(JAVA) exec $(BIN)/python -m tools.demo_broker kafka $(ARGS)
+
+.PHONY: demo-pulsar
+demo-pulsar: $(READY) ## The same through Pulsar
+	@$(JAVA) exec $(BIN)/python -m tools.demo_broker pulsar $(ARGS)
 
 .PHONY: test
 test: $(READY) ## The tests, in three processes; ARGS="-k name" chooses, ARGS=-v names each, ARGS="-n 0" is one process

@@ -19,6 +19,7 @@ import psycopg
 import pytest
 
 from tests import servers
+from tests.order import in_thirds
 from tests.servers import MySQLTestServer
 from tests.support import MISSING, PostgresServer, missing
 from tools import memory
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
     from pyspark.sql import SparkSession
 
-    from tools.servers import KafkaServer
+pytest_plugins = ["tests.brokers"]
 
 _numbers = itertools.count(1)
 
@@ -64,12 +65,6 @@ def etcd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Redis for this test process: a given one, else one out of Debian packages."""
     yield from servers.store("redis", tmp_path_factory.mktemp("redis"))
-
-
-@pytest.fixture(scope="session")
-def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    """A Kafka for this test process, from Maven."""
-    yield from servers.kafka(tmp_path_factory.mktemp("kafka"))
 
 
 @pytest.fixture(scope="session")
@@ -147,19 +142,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those with Spark come first, so one process has them all and starts the only Spark.
+    """What shares a large server is together, so one process has all of it and starts the only one.
 
     ``long_on("mysql")`` is for what runs every day on an engine with the same code.  A run that
     leaves engines out has everything of those that it is about.
     """
-    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
-    if set(servers.chosen()) != set(servers.DATABASES):
-        return
-    for item in items:
-        engines = [each for mark in item.iter_markers("long_on") for each in mark.args]
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if any(getattr(each, "name", each) in engines for each in parameters.values()):
-            item.add_marker(pytest.mark.long)
+    if set(servers.chosen()) == set(servers.DATABASES):
+        for item in items:
+            engines = [each for mark in item.iter_markers("long_on") for each in mark.args]
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            if any(getattr(each, "name", each) in engines for each in parameters.values()):
+                item.add_marker(pytest.mark.long)
+    items[:] = in_thirds(items)
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -31,7 +31,6 @@ from tools.servers import (
     MARIADB_10_11,
     MYSQL,
     Distribution,
-    KafkaServer,
     MySQLServer,
     StoreServer,
     catalogue,
@@ -147,19 +146,6 @@ def store(name: str, folder: Path) -> Iterator[str]:
         missing(server.title, error)
     try:
         yield server.url()
-    finally:
-        server.stop()
-
-
-def kafka(folder: Path) -> Iterator[KafkaServer]:
-    """The Kafka of this run."""
-    server = KafkaServer(folder)
-    try:
-        server.start()
-    except PenstockError as error:
-        missing(server.title, error)
-    try:
-        yield server
     finally:
         server.stop()
 

@@ -10,7 +10,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tools.servers import KafkaServer, ServerUnavailable, catalogue, kafka
+from tools.servers import KafkaServer, ServerUnavailable, catalogue, jars
+from tools.servers.kafka import JARS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -47,10 +48,10 @@ def test_a_killed_broker_goes_on_with_its_data_on_its_port(kafka_server: KafkaSe
 def test_without_maven_one_line_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka, "copy_jars", _fails)
+    monkeypatch.setattr(jars, "copy_jars", _fails)
     with pytest.raises(ServerUnavailable, match="no Maven"):
-        kafka.root(tmp_path)
-    assert not kafka.fetched(tmp_path)
+        JARS.root(tmp_path)
+    assert not JARS.fetched(tmp_path)
 
 
 def _fails(*_: object) -> None:

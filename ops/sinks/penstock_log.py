@@ -33,6 +33,7 @@ from ops.sinks.options import flag, options_of
 from penstock import database
 from penstock.errors import (
     ConfigurationError,
+    DatabaseUnavailable,
     InvalidArgument,
     NotMigrated,
     PayloadTooLarge,
@@ -62,6 +63,8 @@ _OWN_OPTIONS = ("prefix", "create", "resend")
 #: The arguments of publish_relayed on PostgreSQL. MySQL takes one JSON array.
 _COLUMNS = ("payloads", "keys", "types", "content_types", "headers", "event_ids", "partitions")
 _PLACE = re.compile(r"event (\d+)")
+#: What connections say when the login was refused.
+_LOGIN_HINTS = ("check the user and the password", "give a password")
 
 
 class PenstockSink:
@@ -309,6 +312,13 @@ def _translated() -> Iterator[None]:
         raise
     except (TopicNotFound, PermissionDenied, NotMigrated, UsageError) as error:
         raise SinkMisconfigured(f"the other database: {error.message}", hint=error.hint) from error
+    except DatabaseUnavailable as error:
+        if error.hint in _LOGIN_HINTS:
+            raise SinkMisconfigured(
+                f"the other database: {error.message}",
+                hint=f"set {VARIABLES}_USERNAME and {VARIABLES}_PASSWORD, or their files",
+            ) from error
+        raise SinkUnavailable(f"the other database: {error_text(error)}") from error
     except Exception as error:
         if is_interruption(error):
             raise

@@ -17,9 +17,9 @@ from tests.duties.cluster import BEFORE, Job
 from tests.duties.test_executors import clusters, outcomes_of
 from tests.kit import stream as streams
 from tests.kit.stream import STREAM, SUBSCRIPTION
-from tests.relay.conftest import Broker, broker
+from tests.relay.pulsar_broker import Broker
 
-__all__ = ["broker", "clusters"]
+__all__ = ["clusters"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.pulsar, pytest.mark.long, pytest.mark.timeout(900)]
 

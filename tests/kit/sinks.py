@@ -16,6 +16,9 @@ from penstock.log.restores import Seen
 from penstock.records import Lease
 from penstock.subscriptions.stream import Membership
 
+#: The id of the database that the blocks come from.
+INSTALLATION = "aaaaaaaa-0000-0000-0000-000000000000"
+
 
 class InFront:
     """A sink in front of another one.  What it does with a channel's calls is overridden."""
@@ -78,7 +81,9 @@ class Alone:
 
     def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
         """What a channel of this partition has seen."""
-        channel: Channel = self.sink.open(SinkLease(relay, topic, known_as, partition, 1, 1))
+        channel: Channel = self.sink.open(
+            SinkLease(relay, topic, known_as, partition, 1, 1, INSTALLATION)
+        )
         try:
             return channel.seen()
         finally:
@@ -93,6 +98,7 @@ class Alone:
             block.partition,
             block.history,
             block.lease_epoch,
+            INSTALLATION,
         )
         if lease not in self._channels:
             self._channels[lease] = self.sink.open(lease)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
 import redis
 
 from ops.sinks.redis_streams import RedisChannel, RedisSink, open_sink
-from penstock.errors import PenstockError
 from tests.relay.blocks import TOPIC, lease
-from tests.support import missing
 from tools.servers import REDIS, StoreServer
 from tools.servers.base import HOST
 
@@ -58,18 +54,6 @@ class StreamsServer(StoreServer):
             (entry.decode(), dict(zip(texts[::2], texts[1::2], strict=True)))
             for entry, texts in found
         ]
-
-
-@pytest.fixture(scope="session")
-def streams_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamsServer]:
-    """A Redis for this test process."""
-    started = StreamsServer(tmp_path_factory.mktemp("streams"))
-    try:
-        started.start()
-    except PenstockError as error:
-        missing("Redis", error)
-    yield started
-    started.stop()
 
 
 @dataclasses.dataclass

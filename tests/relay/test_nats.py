@@ -18,11 +18,10 @@ from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.ends import SinkBehind
 from ops.sinks.nats_connection import NatsConnection
 from ops.sinks.nats_jetstream import NatsSink, open_sink
-from penstock.errors import ConfigurationError, PenstockError
+from penstock.errors import ConfigurationError
 from penstock.log.restores import Seen
 from tests.kit import certificates
 from tests.relay.blocks import TOPIC, block, event, lease
-from tests.support import missing
 from tools.servers.nats import NatsServer
 
 _numbers = itertools.count(1)
@@ -30,26 +29,14 @@ _numbers = itertools.count(1)
 Make = Callable[..., NatsSink]
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A NATS for this test process."""
-    started = NatsServer(tmp_path_factory.mktemp("nats"))
-    try:
-        started.start()
-    except PenstockError as error:
-        missing("NATS", error)
-    yield started
-    started.stop()
-
-
 @pytest.fixture
-def make(server: NatsServer) -> Iterator[Make]:
+def make(nats_server: NatsServer) -> Iterator[Make]:
     """Makes sinks of a stream of this test's own, which are closed at the end."""
     made: list[NatsSink] = []
     name = f"test-{next(_numbers)}"
 
     def sink(options: str = "create=true", stream: str = name, **environ: str) -> NatsSink:
-        address = f"nats://{server.address}/{stream}?{options}"
+        address = f"nats://{nats_server.address}/{stream}?{options}"
         made.append(open_sink(urlsplit(address), environ=environ, beside=""))
         return made[-1]
 

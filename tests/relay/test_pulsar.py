@@ -17,7 +17,7 @@ from ops.sinks.pulsar import PulsarSink
 from ops.sinks.pulsar_channel import PulsarChannel
 from tests.kit.sinks import Alone
 from tests.relay.blocks import block, event
-from tests.relay.conftest import Broker, quiet
+from tests.relay.pulsar_broker import Broker, quiet
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 

@@ -19,7 +19,7 @@ from ops.sinks.base import Channel, RelayBlock, Sink, SinkUnavailable
 from tests.kit.backfill import filled, places, state_of
 from tests.kit.sinks import InFront
 from tests.kit.stream import STREAM
-from tests.relay.conftest import Broker
+from tests.relay.pulsar_broker import Broker
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 

@@ -15,7 +15,7 @@ from penstock.log.restores import Seen
 from penstock.records import Event
 from tests.kit.sinks import Alone
 from tests.relay.blocks import block, event
-from tests.relay.conftest import Broker
+from tests.relay.pulsar_broker import Broker
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 

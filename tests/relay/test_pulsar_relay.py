@@ -16,7 +16,7 @@ from penstock.log.histories import reconcile
 from penstock.subscriptions import stream
 from tests.kit.sinks import Alone
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, Difference, Stuck, chaos, compare
-from tests.relay.conftest import Broker
+from tests.relay.pulsar_broker import Broker
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 

@@ -17,11 +17,9 @@ from penstock.errors import ConfigurationError
 from penstock.log.restores import Seen
 from tests.kit import certificates
 from tests.relay.blocks import TOPIC, block, event, lease
-from tests.relay.stores import Streams, StreamsServer, ids, streams_server
+from tests.relay.stores import Streams, StreamsServer, ids
 
 _numbers = itertools.count(1)
-
-__all__ = ["streams_server"]
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from penstock.subscriptions import stream
 from tests.kit.log import drain, put, topic
 from tests.kit.sinks import Alone
 from tests.kit.storage import many
-from tests.relay.conftest import Broker
 from tests.relay.kafka import KafkaBroker
+from tests.relay.pulsar_broker import Broker
 from tests.support import PostgresServer
 
 FAST = Backoff(base_seconds=0.01, max_seconds=0.05)

@@ -1,7 +1,7 @@
 """Fetch, start and stop real servers: `python -m tools.servers mysql start --folder F`.
 
-The servers are mysql, mariadb, mariadb-10.11, etcd, redis, kafka, rabbitmq and postgres-14 to
-postgres-17; `all` and `matrix` stand for several of them, to be fetched.
+The servers are mysql, mariadb, mariadb-10.11, etcd, redis, kafka, rabbitmq, elasticmq and
+postgres-14 to postgres-17; `all` and `matrix` stand for several of them, to be fetched.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from tools.servers.catalogue import (
     fetch,
     fetched,
 )
+from tools.servers.elasticmq import NAME as ELASTICMQ, ElasticServer
 from tools.servers.kafka import NAME as KAFKA, KafkaServer
 from tools.servers.postgres_matrix import MatrixPostgres
 from tools.servers.rabbitmq import NAME as RABBITMQ, RabbitServer
 
 _NOT_RUNNING = 3
 
-_Server = MySQLServer | EmbeddedPostgres | StoreServer | KafkaServer | RabbitServer
+_Server = MySQLServer | EmbeddedPostgres | StoreServer | KafkaServer | RabbitServer | ElasticServer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,6 +80,8 @@ def _server(name: str, folder: Path, *, durable: bool) -> _Server:
         return KafkaServer(folder, die_with_parent=False)
     if name == RABBITMQ:
         return RabbitServer(folder, die_with_parent=False)
+    if name == ELASTICMQ:
+        return ElasticServer(folder, die_with_parent=False)
     if name in POSTGRES:
         settings = {} if durable else {"fsync": "off", "full_page_writes": "off"}
         return MatrixPostgres(POSTGRES[name], folder, settings=settings)
@@ -101,7 +104,7 @@ def _perform(verb: str, server: _Server, database: str) -> int:
         return _NOT_RUNNING
     print(
         server.url()
-        if isinstance(server, StoreServer | KafkaServer | RabbitServer)
+        if isinstance(server, StoreServer | KafkaServer | RabbitServer | ElasticServer)
         else server.url(database)
     )
     return 0

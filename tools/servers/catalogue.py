@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.servers import kafka, postgres_matrix, rabbitmq
+from tools.servers import elasticmq, kafka, postgres_matrix, rabbitmq
 from tools.servers.mariadb import MARIADB, MARIADB_10_11
 from tools.servers.mysql import MYSQL
 from tools.servers.server import MySQLServer
@@ -27,11 +27,12 @@ PROGRAMS: dict[str, Program] = {
     **{each.name: each for each in (PROMTOOL, SYSTEMD_ANALYZE)},
 }
 POSTGRES = {f"postgres-{major}": major for major in postgres_matrix.VERSIONS}
-NAMES: Sequence[str] = [*DISTRIBUTIONS, *PROGRAMS, kafka.NAME, rabbitmq.NAME, *POSTGRES]
+BROKERS: Sequence[str] = [kafka.NAME, rabbitmq.NAME, elasticmq.NAME]
+NAMES: Sequence[str] = [*DISTRIBUTIONS, *PROGRAMS, *BROKERS, *POSTGRES]
 
 #: `all`: what every run of the tests needs. `matrix`: what `make test-matrix` needs besides.
 GROUPS: dict[str, Sequence[str]] = {
-    "all": [MYSQL.name, MARIADB.name, *PROGRAMS, kafka.NAME, rabbitmq.NAME],
+    "all": [MYSQL.name, MARIADB.name, *PROGRAMS, *BROKERS],
     "matrix": [*POSTGRES, MARIADB_10_11.name],
 }
 
@@ -43,7 +44,9 @@ def fetch(name: str) -> str:
     if name in PROGRAMS:
         return PROGRAMS[name].version()
     if name == kafka.NAME:
-        return kafka.version()
+        return kafka.JARS.version("kafka_2.13")
+    if name == elasticmq.NAME:
+        return elasticmq.JARS.version("elasticmq-server_2.13")
     if name == rabbitmq.NAME:
         return rabbitmq.version()
     DISTRIBUTIONS[name].template()
@@ -57,13 +60,20 @@ def fetched(name: str) -> bool:
     if name in PROGRAMS:
         return PROGRAMS[name].fetched()
     if name == kafka.NAME:
-        return kafka.fetched()
+        return kafka.JARS.fetched()
+    if name == elasticmq.NAME:
+        return elasticmq.JARS.fetched()
     if name == rabbitmq.NAME:
         return rabbitmq.fetched()
     return DISTRIBUTIONS[name].fetched()
 
 
-def in_folder(state: Path) -> MySQLServer | StoreServer | kafka.KafkaServer | rabbitmq.RabbitServer:
+Server = (
+    MySQLServer | StoreServer | kafka.KafkaServer | rabbitmq.RabbitServer | elasticmq.ElasticServer
+)
+
+
+def in_folder(state: Path) -> Server:
     """The server whose ``server.json`` this is."""
     name = json.loads(state.read_text())["name"]
     if name in STORES:
@@ -72,4 +82,6 @@ def in_folder(state: Path) -> MySQLServer | StoreServer | kafka.KafkaServer | ra
         return kafka.KafkaServer(state.parent)
     if name == rabbitmq.NAME:
         return rabbitmq.RabbitServer(state.parent)
+    if name == elasticmq.NAME:
+        return elasticmq.ElasticServer(state.parent)
     return MySQLServer(state.parent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -10,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from resources.folder_server import free_port
-from tools import java
 from tools.servers.base import HOST, SpawnedServer
-from tools.servers.distribution import HOME, locked
+from tools.servers.distribution import HOME
 from tools.servers.errors import ServerUnavailable
-from tools.servers.maven import copy_jars
+from tools.servers.jars import Jars
 from tools.servers.process import give, spawn
 
 NAME = "kafka"
@@ -25,42 +23,15 @@ USERS: Mapping[str, str] = {"relay": "relay-password", "other": "other-password"
 _HERE = Path(__file__).resolve().parent
 _POM = _HERE / "kafka.xml"
 _PROPERTIES = _HERE / "kafka.properties"
-_STAMP = ".complete"
 _CLUSTER = "cGVuc3RvY2sta2Fma2ExMQ"
 _FORMAT_SECONDS = 120
 _READY = "Kafka Server started"
-_JAVA = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _LOGGING = """\
 <Configuration status="WARN">
   <Appenders><Console name="out"><PatternLayout pattern="%d %p %m (%c)%n"/></Console></Appenders>
   <Loggers><Root level="INFO"><AppenderRef ref="out"/></Root></Loggers>
 </Configuration>
 """
-
-
-def fetched(home: Path = HOME) -> bool:
-    """Whether the jars of this pom are here already."""
-    stamp = home / NAME / _STAMP
-    return stamp.is_file() and stamp.read_text() == _mark_of_files()
-
-
-def root(home: Path = HOME) -> Path:
-    """The folder with the jars and a formatted data folder, made now if it is missing."""
-    found = home / NAME
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        with locked(home / f".{NAME}.lock"):
-            if not fetched(home):
-                _make(found)
-    except OSError as error:
-        raise ServerUnavailable(f"{TITLE} cannot be unpacked: {error}") from error
-    return found
-
-
-def version(home: Path = HOME) -> str:
-    """The version of the broker's jar, such as ``4.1.0``."""
-    jar = next((root(home) / "lib").glob("kafka_2.13-*.jar"))
-    return jar.stem.partition("-")[2]
 
 
 class KafkaServer(SpawnedServer):
@@ -100,14 +71,14 @@ class KafkaServer(SpawnedServer):
         return f"{self._settings}\0"
 
     def _fetch(self) -> None:
-        root(self._home)
+        JARS.root(self._home)
 
     def _prepare(self) -> None:
         if self._data.exists():
             return
         unfinished = self.directory / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(root(self._home) / "template", unfinished)
+        shutil.copytree(JARS.root(self._home) / "template", unfinished)
         give(unfinished)
         unfinished.rename(self._data)
 
@@ -125,9 +96,9 @@ class KafkaServer(SpawnedServer):
             ports = {"port": port, "login": free_port(), "controller": free_port()}
             (self.directory / "ports.json").write_text(json.dumps(ports))
         self._settings.write_text(_settings(self._data, ports))
-        lib = root(self._home) / "lib"
+        lib = JARS.root(self._home) / "lib"
         return spawn(
-            [*_command(lib), "kafka.Kafka", str(self._settings)],
+            [*JARS.command(lib), "kafka.Kafka", str(self._settings)],
             needs=(lib, self._data, self._settings),
             log=self.log_file,
             die_with_parent=self._die_with_parent,
@@ -137,21 +108,13 @@ class KafkaServer(SpawnedServer):
         return _READY in self._logged()
 
 
-def _mark_of_files() -> str:
-    return hashlib.sha256(_POM.read_bytes() + _PROPERTIES.read_bytes()).hexdigest()
-
-
-def _make(found: Path) -> None:
-    """Made under another name and renamed, so that an unfinished one is never used."""
-    unfinished = found.parent / f".{NAME}.unfinished"
-    for leftover in (unfinished, found):
-        shutil.rmtree(leftover, ignore_errors=True)
-    unfinished.mkdir()
-    copy_jars(_POM, unfinished / "lib", {})
-    (unfinished / "lib" / "log4j2.xml").write_text(_LOGGING)
-    data, settings = unfinished / "template", unfinished / "template.properties"
+def _format(unfinished: Path) -> None:
+    """A data folder beside the jars, which each server begins with a copy of."""
+    lib, data = unfinished / "lib", unfinished / "template"
+    (lib / "log4j2.xml").write_text(_LOGGING)
+    settings = unfinished / "template.properties"
     settings.write_text(_settings(data, {"port": 1, "login": 2, "controller": 3}))
-    command = [*_command(unfinished / "lib"), "kafka.tools.StorageTool", "format"]
+    command = [*JARS.command(lib), "kafka.tools.StorageTool", "format"]
     done = subprocess.run(
         [*command, "-t", _CLUSTER, "-c", str(settings)],
         capture_output=True, text=True, timeout=_FORMAT_SECONDS, check=False,
@@ -161,16 +124,9 @@ def _make(found: Path) -> None:
         raise ServerUnavailable(
             f"{TITLE} made no data folder: {(done.stdout + done.stderr)[-500:]}"
         )
-    (unfinished / _STAMP).write_text(_mark_of_files())
-    unfinished.rename(found)
 
 
-def _command(lib: Path) -> list[str]:
-    try:
-        program = java.home() / "bin" / "java"
-    except java.JavaMissing as error:
-        raise ServerUnavailable(f"{TITLE} needs Java: {error}") from error
-    return [str(program), *_JAVA, "-cp", f"{lib}:{lib}/*"]
+JARS = Jars(NAME, TITLE, (_POM, _PROPERTIES), _format)
 
 
 def _settings(data: Path, ports: Mapping[str, int]) -> str:

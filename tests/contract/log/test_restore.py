@@ -371,7 +371,7 @@ def _reconnected(db: ContractDatabase) -> tuple[Any, LeaseKeeper]:
         keeper.moved(lease, 10)
         wait_until(lambda: len(opened) == len(_SESSIONS), "both threads are connected")
         joined = keeper.last_success
-        for connection in list(opened):
+        for connection in opened:
             kill(db, connection)
         keeper.check_in_soon()
         wait_until(lambda: len(set(waiting)) == len(_SESSIONS), "both threads connect again")

@@ -20,9 +20,7 @@ from tests.contract.stream_kit import Guard, without
 from tests.kit.copies import copy_all, drop
 from tests.kit.sinks import relay_once
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease, more
-from tests.relay.stores import Streams, StreamsServer, ids, streams_server
-
-__all__ = ["streams_server"]
+from tests.relay.stores import Streams, StreamsServer, ids
 
 #: A range is a gap also where a person has left it out.
 NOBODY_MOVES: Guard = {

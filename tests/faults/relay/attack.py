@@ -7,6 +7,7 @@ is restarted under both.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -37,6 +38,7 @@ LEASE_SECONDS = 1.5
 _POLL_SECONDS = 0.01
 _PATIENCE_SECONDS = 180
 _PAGE = 20_000
+_FEED = 1_000
 
 
 class Stuck(AssertionError):
@@ -71,6 +73,8 @@ class Verdict:
     lost: int
     doubled: int
     out_of_order: int
+    #: Doubled events that lie in no block that was begun twice.
+    outside: int = 0
 
 
 @dataclass
@@ -82,6 +86,8 @@ class RelayAttack:
     topic: str
     under_test: UnderTest
     plan: Plan
+    #: Where the relays write down which blocks they begin to send.
+    begun: Path
     published: int = 0
     done_deeds: Counter[str] = field(default_factory=Counter)
 
@@ -145,7 +151,7 @@ class RelayAttack:
             self._relays[slot].terminate()
             self._replace(slot)
         armed = self._relays[slot]
-        self._until(lambda: armed.poll() is not None, feed=True)
+        self._until(lambda: armed.poll() is not None, feed=min(part, _FEED))
         if armed.returncode != -signal.SIGKILL:
             raise Stuck(f"the relay ended with {armed.returncode} at {self._armed[slot]}")
         self.done_deeds[f"at {self._armed.pop(slot)}"] += 1
@@ -179,10 +185,12 @@ class RelayAttack:
         ]
         if slot in self._armed:
             command += ["--point", f"{self._armed[slot]}:{self.rng.randrange(1, 6)}"]
+        command += ["--begun", str(self.begun)]
         command += [self.url, SUBSCRIPTION, self.under_test.address]
         return subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, **self.under_test.environ},
+        )  # fmt: skip
 
     def _publish(self, count: int) -> None:
         """So many events, spread over the partitions, with their sequences."""
@@ -201,9 +209,7 @@ class RelayAttack:
     def _done(self) -> int:
         return sum(stream.position(self.connection, SUBSCRIPTION, self.topic).values())
 
-    def _until(
-        self, reached: Callable[[], bool], *, but: int | None = None, feed: bool = False
-    ) -> None:
+    def _until(self, reached: Callable[[], bool], *, but: int | None = None, feed: int = 0) -> None:
         """Wait for it; Stuck when it takes too long.  With ``feed`` there is always work."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not reached():
@@ -213,7 +219,7 @@ class RelayAttack:
                 if not feed and slot != but and each.poll() is not None:
                     self._died(slot, each.returncode)
             if feed and self._done() >= self.published:
-                self._publish(1_000)
+                self._publish(feed)
             time.sleep(_POLL_SECONDS)
 
     def _died(self, slot: int, code: int) -> None:
@@ -223,16 +229,37 @@ class RelayAttack:
         self.done_deeds[f"at {self._armed.pop(slot)}"] += 1
         self._replace(slot)
 
-    def _of_partition(self, partition: int) -> tuple[int, int, int]:
+    def _of_partition(self, partition: int) -> tuple[int, int, int, int]:
         expected = self._log(partition)
         known_as = names.describe_topic(self.connection, self.topic).known_as
         found = self.under_test.stored(self.topic, known_as, partition)
-        distinct = set(found)
+        counted = Counter(found)
+        again = [each for each, count in counted.items() if count > 1]
+        # A sink that only takes keeps the order in which events come first.
+        order = found if self.under_test.exactly else list(counted)
         return (
-            len(set(expected) - distinct),
-            len(found) - len(distinct) + len(distinct - set(expected)),
-            sum(after < before for before, after in itertools.pairwise(found)),
+            len(set(expected) - counted.keys()),
+            len(found) - len(counted) + len(counted.keys() - set(expected)),
+            sum(after < before for before, after in itertools.pairwise(order)),
+            sum(not self._was_open(partition, each, found) for each in again),
         )
+
+    def _was_open(self, partition: int, event: Stored, found: list[Stored]) -> bool:
+        """Whether an event's block was begun again, or had not ended when the event came again."""
+        blocks = [
+            (last, count)
+            for (number, first, last), count in self._begun.items()
+            if number == partition and first <= event[0] <= last
+        ]
+        if any(count > 1 for _, count in blocks):
+            return True
+        places = [place for place, each in enumerate(found) if each == event]
+        return max(found[places[0] : places[-1]])[0] <= max(last for last, _ in blocks)
+
+    @functools.cached_property
+    def _begun(self) -> Counter[tuple[int, ...]]:
+        lines = self.begun.read_text().splitlines()
+        return Counter(tuple(map(int, each.split())) for each in lines)
 
     def _log(self, partition: int) -> list[Stored]:
         found: list[Stored] = []
@@ -248,10 +275,18 @@ class RelayAttack:
 
 @contextmanager
 def attack(
-    connection: psycopg.Connection[Any], url: str, topic: str, under_test: UnderTest, plan: Plan
+    connection: psycopg.Connection[Any],
+    under_test: UnderTest,
+    plan: Plan,
+    *,
+    url: str,
+    topic: str,
+    folder: Path,
 ) -> Iterator[RelayAttack]:
     """An attack whose processes end with the block.  The sink's places are made before."""
-    made = RelayAttack(connection, url, topic, under_test, plan)
+    begun = folder / "begun"
+    begun.touch()
+    made = RelayAttack(connection, url, topic, under_test, plan, begun)
     sink = under_test.sink()
     sink.preflight(topic, PARTITIONS)
     sink.close()

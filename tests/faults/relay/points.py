@@ -15,6 +15,8 @@ POINTS = (
 )  # fmt: skip
 #: Blocks have more events than this.
 _HALF = 60
+#: So many events make a part, where a sink stores a block in parts.
+_PART = 50
 _SOON = 0.006
 
 
@@ -50,7 +52,7 @@ def put_into(points: Points, sink: str) -> None:
     from ops.relay.block import BlockWork
 
     around(BlockWork, "commit", after=functools.partial(points.reach, "settled"))
-    {"jsonl": _files, "pulsar": _pulsar, "kafka": _kafka}[sink](points)
+    _SINKS[sink](points)
 
 
 def around(
@@ -88,17 +90,8 @@ def _files(points: Points) -> None:
         points.reach("produced")
         points.soon("committing")  # the fsync follows
 
-    def done() -> None:
-        points.reach("committed")
-        points.reach("sent")
-
     vars(jsonl)["_write"] = halves
-    around(
-        JsonlChannel,
-        "send_block",
-        before=functools.partial(points.reach, "opened"),
-        after=done,
-    )
+    _around_blocks(points, JsonlChannel, "committed")
 
 
 def _pulsar(points: Points) -> None:
@@ -127,12 +120,7 @@ def _pulsar(points: Points) -> None:
     around(
         PulsarProducer, "deliver", before=begun, after=functools.partial(points.reach, "committed")
     )
-    around(
-        PulsarChannel,
-        "send_block",
-        before=functools.partial(points.reach, "opened"),
-        after=functools.partial(points.reach, "sent"),
-    )
+    _around_blocks(points, PulsarChannel)
 
 
 def _kafka(points: Points) -> None:
@@ -167,9 +155,118 @@ def _kafka(points: Points) -> None:
             points.reach("committed")
 
     vars(kafka_producer)["Producer"] = Pointed
+    _around_blocks(points, KafkaChannel)
+
+
+def _redis(points: Points) -> None:
+    from ops.sinks import redis_streams
+
+    vars(redis_streams)["_CHUNK"] = _PART
+    _in_parts(points, redis_streams.RedisChannel, redis_streams.RedisChannel, "_move")
+
+
+def _penstock(points: Points) -> None:
+    from ops.sinks import penstock_log
+
+    vars(penstock_log)["_CHUNK"] = _PART
+    _in_parts(points, penstock_log.PenstockChannel, penstock_log.PenstockChannel, "_move")
+
+
+def _webhook(points: Points) -> None:
+    from ops.sinks.guarded_http import Caller
+    from ops.sinks.webhook import WebhookChannel
+
+    _in_parts(points, WebhookChannel, Caller, "post")
+
+
+def _sqs(points: Points) -> None:
+    from ops.sinks.aws import AwsChannel, SqsQueue
+
+    _in_parts(points, AwsChannel, SqsQueue, "send")
+
+
+def _nats(points: Points) -> None:
+    from nats.aio.client import Client
+
+    from ops.sinks.nats_connection import NatsConnection
+    from ops.sinks.nats_jetstream import NatsChannel
+
+    publish, request = Client.publish, NatsConnection._request
+    sent = [0]
+
+    async def counted(client: Client, *given: Any, **named: Any) -> None:
+        await publish(client, *given, **named)
+        sent[0] += 1
+        if sent[0] % _HALF == 0:
+            await client.flush()
+            points.reach("half")
+
+    async def last(connection: NatsConnection, message: Any) -> Any:
+        if "Nats-Batch-Commit" not in message[1]:
+            return await request(connection, message)
+        points.reach("produced")
+        points.soon("committing")
+        answer = await request(connection, message)
+        points.reach("committed")
+        return answer
+
+    setattr(Client, "publish", counted)  # noqa: B010 - for mypy it is no method
+    setattr(NatsConnection, "_request", last)  # noqa: B010
+    around(NatsConnection, "send", before=functools.partial(points.reach, "begun"))
+    _around_blocks(points, NatsChannel)
+
+
+def _rabbitmq(points: Points) -> None:
+    from ops.sinks import rabbitmq_channel
+    from ops.sinks.rabbitmq_channel import RabbitChannel, RabbitLink
+
+    def published() -> None:
+        points.reach("produced")
+        points.soon("committing")
+
     around(
-        KafkaChannel,
-        "send_block",
-        before=functools.partial(points.reach, "opened"),
-        after=functools.partial(points.reach, "sent"),
+        RabbitChannel,
+        "_publish",
+        before=functools.partial(points.reach, "begun"),
+        after=functools.partial(points.reach, "committed"),
     )
+    around(rabbitmq_channel._Confirms, "confirm", after=functools.partial(points.reach, "half"))
+    around(RabbitLink, "wait", before=published)
+    _around_blocks(points, RabbitChannel)
+
+
+def _in_parts(points: Points, channel: Any, owner: Any, step: str) -> None:
+    """A sink that stores a block in several parts, each by a call."""
+
+    def before() -> None:
+        points.reach("begun")
+        points.soon("committing")
+
+    def after() -> None:
+        for each in ("half", "produced", "committed"):
+            points.reach(each)
+
+    around(owner, step, before=before, after=after)
+    _around_blocks(points, channel)
+
+
+def _around_blocks(points: Points, channel: Any, *also: str) -> None:
+    def sent() -> None:
+        for each in (*also, "sent"):
+            points.reach(each)
+
+    around(channel, "send_block", before=functools.partial(points.reach, "opened"), after=sent)
+
+
+#: By the schemes of their addresses.
+_SINKS: dict[str, Callable[[Points], None]] = {
+    "jsonl": _files,
+    "pulsar": _pulsar,
+    "kafka": _kafka,
+    "redis": _redis,
+    "nats": _nats,
+    "penstock": _penstock,
+    "webhook": _webhook,
+    "sqs": _sqs,
+    "amqp": _rabbitmq,
+}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,66 +14,89 @@ import pytest
 
 from tests.faults.relay.attack import Plan, Verdict, attack
 from tests.faults.world import SEED
-from tests.relay.conformance.under_test import OnKafka, UnderTest
+from tests.relay.conformance.under_test import UnderTest
 
 pytestmark = pytest.mark.timeout(3600)
 
-#: PENSTOCK_FAULT_EVENTS=20000 PENSTOCK_FAULT_KILLS=6 is a short form of the long ones.
-EVENTS = int(os.environ.get("PENSTOCK_FAULT_EVENTS", "200000"))
-KILLS = int(os.environ.get("PENSTOCK_FAULT_KILLS", "24"))
-LONG = Plan(EVENTS, KILLS, pauses=max(1, KILLS // 4 + 1), restarts=2, seed=SEED)
-
 Connection = psycopg.Connection[Any]
+Judge = Callable[[UnderTest, Plan], Verdict]
 
 
-def judged(
-    connection: Connection, url: str, topic: str, under_test: UnderTest, plan: Plan
-) -> Verdict:
-    """Run the attack, and print its figures."""
-    begun = time.monotonic()
-    with attack(connection, url, topic, under_test, plan) as made:
-        verdict = made.run()
-        seconds = time.monotonic() - begun
-        told = f"{under_test.name}: {verdict}, {dict(made.done_deeds)}, {seconds:.0f} s, {plan}"
-        print(told)  # noqa: T201 - make test-long ARGS="-k under_attack -s" shows it
-    return verdict
+def planned(events: int, kills: int, restarts: int) -> Plan:
+    """PENSTOCK_FAULT_EVENTS=20000 PENSTOCK_FAULT_KILLS=6 is a short form of the long ones."""
+    events = int(os.environ.get("PENSTOCK_FAULT_EVENTS", events))
+    kills = int(os.environ.get("PENSTOCK_FAULT_KILLS", kills))
+    return Plan(events, kills, pauses=max(1, kills // 4 + 1), restarts=restarts, seed=SEED)
+
+
+LONG = planned(200_000, 24, 2)
+SHORTER = planned(50_000, 18, 2)
+
+
+@pytest.fixture
+def judge(connection: Connection, database_url: str, topic: str, tmp_path: Path) -> Judge:
+    """Runs an attack, and prints its figures."""
+    places: dict[str, Any] = {"url": database_url, "topic": topic, "folder": tmp_path}
+
+    def run(under_test: UnderTest, plan: Plan) -> Verdict:
+        begun = time.monotonic()
+        with attack(connection, under_test, plan, **places) as made:
+            verdict = made.run()
+            seconds = time.monotonic() - begun
+            told = f"{under_test.name}: {verdict}, {dict(made.done_deeds)}, {seconds:.0f} s, {plan}"
+            print(told)  # noqa: T201 - make test-long ARGS="-k under_attack -s" shows it
+        return verdict
+
+    return run
 
 
 @pytest.mark.parametrize("under_test", ["jsonl"], indirect=True)
-def test_two_relays_under_a_few_deeds(
-    connection: Connection, database_url: str, topic: str, under_test: UnderTest
-) -> None:
+def test_two_relays_under_a_few_deeds(judge: Judge, under_test: UnderTest) -> None:
     """The small form, on files. Guards: recorded blocks; one partition in one thread."""
-    plan = Plan(4_000, kills=1, pauses=1, restarts=0, seed=SEED)
-    verdict = judged(connection, database_url, topic, under_test, plan)
+    verdict = judge(under_test, Plan(4_000, kills=1, pauses=1, restarts=0, seed=SEED))
     assert verdict == Verdict(verdict.events, 0, 0, 0)
+
+
+@pytest.mark.parametrize("under_test", ["webhook"], indirect=True)
+def test_a_sink_that_only_takes_under_a_few_deeds(judge: Judge, under_test: UnderTest) -> None:
+    """The small form: nothing is lost, and what is doubled was in an open block."""
+    verdict = judge(under_test, Plan(1_200, kills=1, pauses=1, restarts=1, seed=SEED))
+    assert verdict == Verdict(verdict.events, 0, verdict.doubled, 0)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "under_test",
+    ("under_test", "plan"),
     [
-        "jsonl",
-        pytest.param("pulsar", marks=pytest.mark.pulsar),
-        pytest.param("kafka", marks=pytest.mark.kafka),
+        ("jsonl", LONG),
+        pytest.param("pulsar", LONG, marks=pytest.mark.pulsar),
+        pytest.param("kafka", LONG, marks=pytest.mark.kafka),
+        ("redis", SHORTER),
+        ("nats", SHORTER),
+        ("penstock", SHORTER),
     ],
-    indirect=True,
+    indirect=["under_test"],
+    ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_a_sink_under_attack_equals_the_log(
-    connection: Connection, database_url: str, topic: str, under_test: UnderTest
+    judge: Judge, under_test: UnderTest, plan: Plan
 ) -> None:
-    """At least 20 kills, 6 pauses past the lease, 2 restarts: each event once and in order."""
-    verdict = judged(connection, database_url, topic, under_test, LONG)
+    """At least 16 kills, 5 pauses past the lease, 2 restarts: each event once and in order."""
+    verdict = judge(under_test, plan)
     assert verdict == Verdict(verdict.events, 0, 0, 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("under_test", ["webhook", "rabbitmq", "sqs"], indirect=True)
+def test_a_sink_that_only_takes_under_attack(judge: Judge, under_test: UnderTest) -> None:
+    """The same deeds: nothing is lost, in order, and what is doubled was in an open block."""
+    verdict = judge(under_test, SHORTER)
+    assert verdict == Verdict(verdict.events, 0, verdict.doubled, 0)
 
 
 @pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.parametrize("under_test", ["kafka"], indirect=True)
-def test_the_textbook_relay_doubles(
-    connection: Connection, database_url: str, topic: str, under_test: UnderTest
-) -> None:
+def test_the_textbook_relay_doubles(judge: Judge, under_test: UnderTest) -> None:
     """An idempotent producer without transactions, in the same harness: so it bites."""
-    assert isinstance(under_test, OnKafka)
-    plan = replace(LONG, textbook=True, restarts=0)
-    assert judged(connection, database_url, topic, under_test, plan).doubled > 0
+    assert judge(under_test, replace(LONG, textbook=True, restarts=0)).doubled > 0

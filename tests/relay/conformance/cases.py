@@ -9,12 +9,16 @@ from dataclasses import dataclass
 
 import pytest
 
+from ops.relay.relay import Relay
 from ops.sinks.address import open_sink
-from ops.sinks.base import EventRefused, RelayBlock, SinkMisconfigured, SinkUnavailable
+from ops.sinks.base import Channel, EventRefused, RelayBlock, SinkMisconfigured, SinkUnavailable
 from penstock.errors import SinkError
 from penstock.log.restores import Seen
+from penstock.subscriptions import stream
+from penstock.topics import names
+from penstock.upkeep.sequencing import sequence_round
 from tests.consumers.process import until
-from tests.kit.sinks import Alone
+from tests.kit.sinks import Alone, InFront
 from tests.relay.blocks import block, event
 from tests.relay.conformance.under_test import UnderTest
 
@@ -27,6 +31,8 @@ class At:
 
     under_test: UnderTest
     topic: str
+    #: For a case that needs a log.
+    request: pytest.FixtureRequest
 
     def relay(self) -> Alone:
         """Another relay process, whose sink takes the topic."""
@@ -123,6 +129,78 @@ def unavailable(at: At) -> None:
     at.require(40)
 
 
+def throttled(at: At) -> None:
+    """It is told to slow down: the block is sent later, when the sink has said if it says so."""
+    with closing(at.relay()) as relay:
+        relay.send_block(at.block(1, 40))
+        with at.under_test.throttled() as (sink, seconds), closing(Alone(sink)) as slower:
+            with pytest.raises(SinkUnavailable) as told:
+                slower.send_block(at.block(41, 60))
+            assert told.value.retry_after == seconds
+        relay.send_block(at.block(41, 60, reopened=True))
+    at.require(60)
+
+
+def expired(at: At) -> None:
+    """The login is not valid any more: the error says what to set, without the secret."""
+    with closing(at.relay()) as relay:
+        relay.send_block(at.block(1, 40))
+        with at.under_test.expired() as (sink, secret), closing(Alone(sink)) as refused:
+            with pytest.raises(SinkMisconfigured) as told:
+                refused.send_block(at.block(41, 60))
+            assert told.value.hint
+            assert secret not in f"{told.value!r} {told.value} {told.value.hint}"
+        relay.send_block(at.block(41, 60, reopened=True))
+    at.require(60)
+
+
+def back_pressure(at: At) -> None:
+    """The sink takes no more, in the middle of a block; when it does, the rest goes."""
+    with closing(at.relay()) as relay:
+        relay.send_block(at.block(1, 40))
+        with at.under_test.full(at.topic), pytest.raises(SinkUnavailable):
+            relay.send_block(at.block(41, 100))
+        relay.send_block(at.block(41, 100, reopened=True))
+    at.require(100)
+
+
+class _Stopping(InFront):
+    """The relay is told to stop as soon as it sends a block."""
+
+    def __init__(self, under_test: UnderTest) -> None:
+        super().__init__(under_test.sink())
+        self.max_block_events = 40
+        self.stop = threading.Event()
+
+    def send_block(self, channel: Channel, block: RelayBlock) -> None:
+        self.stop.set()
+        super().send_block(channel, block)
+
+
+def shut_down(at: At) -> None:
+    """A relay that is told to stop in the middle of a block finishes it, and its threads end."""
+    connection = at.request.getfixturevalue("connection")
+    url = at.request.getfixturevalue("database_url")
+    names.create_topic(connection, at.topic, 1, create_namespaces=True)
+    stream.subscribe(connection, RELAY, [at.topic])
+    connection.execute(
+        "SELECT penstock.publish(topic => %s, payload => convert_to(g::text, 'UTF8'), key => 'k')"
+        " FROM generate_series(1, 120) AS g",
+        (at.topic,),
+    )
+    sequence_round(connection, max_passes=100)
+    known_as = names.describe_topic(connection, at.topic).known_as
+    threads = threading.active_count()
+    for done in (40, 80):
+        stopping = _Stopping(at.under_test)
+        with closing(stopping):
+            Relay(url, RELAY, stopping, idle_seconds=0.05).run(stopping.stop)
+        assert stream.position(connection, RELAY, at.topic) == {0: done}
+        wanted = [(number, str(number).encode()) for number in range(1, done + 1)]
+        assert at.under_test.stored(at.topic, known_as, 0) == wanted
+    until(lambda: threading.active_count() <= threads, "the sink's threads have ended")
+
+
 def closed(at: At) -> None:
     """An error in the middle of a block: its channel is closed, and nothing of it comes later."""
     events = [event(n, topic=at.topic) for n in range(1, 41)]
@@ -155,6 +233,10 @@ CASES: dict[str, Callable[[At], None]] = {
     "foreign writer": foreign,
     "too large": too_large,
     "unavailable": unavailable,
+    "throttled": throttled,
+    "login expired": expired,
+    "back pressure": back_pressure,
+    "shut-down": shut_down,
     "closed after an error": closed,
     "preflight": preflight,
 }

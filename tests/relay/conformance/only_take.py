@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import pytest
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, ClassVar
 
 from ops.sinks.address import open_sink
 from ops.sinks.base import Sink
 from ops.sinks.cloudevents import source
 from tests.relay.aws_server import Queue
 from tests.relay.conformance.under_test import Stored, UnderTest
-from tests.relay.receivers import Call, Receiver, Says
-
-if TYPE_CHECKING:
-    from tests.relay.rabbits import Rabbit
+from tests.relay.rabbits import LOGIN, Rabbit
+from tests.relay.receivers import SECRET, Call, Receiver, Says, receiving
 
 _LARGE = 2 << 20
 
@@ -26,20 +23,10 @@ class OnlyTakes(UnderTest):
     """What they have in common."""
 
     exactly: ClassVar[bool] = False
-    #: The fixture that it needs.
-    fixture: ClassVar[str]
     cannot: ClassVar[Mapping[str, str]] = {
         "what it has seen": "it cannot be asked",
         "foreign writer": "it cannot be asked, and others may write there",
     }
-
-    def __init__(self, server: Any) -> None:
-        raise NotImplementedError
-
-    @classmethod
-    def of(cls, request: pytest.FixtureRequest) -> OnlyTakes:
-        """On the server of the fixture."""
-        return cls(request.getfixturevalue(cls.fixture))
 
 
 class OnWebhook(OnlyTakes):
@@ -51,13 +38,10 @@ class OnWebhook(OnlyTakes):
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
         self.address = receiver.address
+        self.environ = receiver.environ()
         self.away = "webhook+https://localhost:80/in"
         self._taken: list[bytes] = []
         receiver.answer = self._take
-
-    def sink(self) -> Sink:
-        """With the secret, and the right to call this machine."""
-        return open_sink(self.address, environ=self.receiver.environ())
 
     def stored(self, topic: str, known_as: str, partition: int) -> list[Stored]:
         """What was taken, in order."""
@@ -69,8 +53,14 @@ class OnWebhook(OnlyTakes):
         ]
 
     def restart(self) -> None:
-        """Its connections are closed: each of the next calls meets one."""
-        self.receiver.answer = _close_each(self._take)
+        """It takes the next call, and ends before it has answered."""
+
+        def answer(call: Call) -> Says:
+            self.receiver.answer = self._take
+            self._take(call)
+            return Says(0)
+
+        self.receiver.answer = answer
 
     def too_large(self) -> int:
         """It answers 413."""
@@ -80,6 +70,37 @@ class OnWebhook(OnlyTakes):
         """Without a secret."""
         return "webhook+https://localhost/in", "would not be signed"
 
+    @contextmanager
+    def throttled(self) -> Iterator[tuple[Sink, float | None]]:
+        """It says when to come again."""
+        with self._answers(Says(429, {"Retry-After": "7"})) as sink:
+            yield sink, 7.0
+
+    @contextmanager
+    def expired(self) -> Iterator[tuple[Sink, str]]:
+        """It does not take the signature any more."""
+        with self._answers(Says(401, body=SECRET.encode())) as sink:
+            yield sink, SECRET
+
+    @contextmanager
+    def full(self, topic: str) -> Iterator[None]:
+        """It answers that it cannot, after some events."""
+        left = [10]
+
+        def answer(call: Call) -> Says:
+            left[0] -= 1
+            return self._take(call) if left[0] >= 0 else Says(503)
+
+        self.receiver.answer = answer
+        yield
+        self.receiver.answer = self._take
+
+    @contextmanager
+    def _answers(self, said: Says) -> Iterator[Sink]:
+        self.receiver.answer = lambda _: said
+        yield self.sink()
+        self.receiver.answer = self._take
+
     def _take(self, call: Call) -> Says:
         if len(call.body) > _LARGE:
             return Says(413)
@@ -87,27 +108,21 @@ class OnWebhook(OnlyTakes):
         return Says()
 
 
-def _close_each(take: Any) -> Any:
-    closed: set[str] = set()
-
-    def answer(call: Call) -> Says:
-        if call.headers["webhook-id"] not in closed and len(closed) < 1:
-            closed.add(call.headers["webhook-id"])
-            return Says(0)
-        said: Says = take(call)
-        return said
-
-    return answer
-
-
 class OnQueue(OnlyTakes):
     """A FIFO queue of SQS."""
 
     name = "sqs"
     fixture = "sqs"
+    cannot: ClassVar[Mapping[str, str]] = {
+        **OnlyTakes.cannot,
+        "back pressure": "a queue takes any number of messages",
+    }
 
-    def __init__(self, endpoint: str) -> None:
-        self.queue = Queue(endpoint, fifo=True)
+    def __init__(
+        self, endpoint: str, *, fifo: bool = True, restart: Callable[[], None] = lambda: None
+    ) -> None:
+        self._restart = restart
+        self.queue = Queue(endpoint, fifo=fifo)
         self.address = self.queue.address
         self.away = "sqs://eu-central-1/q.fifo?endpoint=http://127.0.0.1:1"
         self._read: list[Any] = []
@@ -122,7 +137,8 @@ class OnQueue(OnlyTakes):
         )
 
     def restart(self) -> None:
-        """AWS does not stop."""
+        """AWS does not stop; a server of the tests does."""
+        self._restart()
 
     def too_large(self) -> int:
         """It takes one mebibyte."""
@@ -132,30 +148,55 @@ class OnQueue(OnlyTakes):
         """A queue that is not there."""
         return f"sqs://eu-central-1/none?endpoint={self.queue.endpoint}", "check the region"
 
+    @contextmanager
+    def throttled(self) -> Iterator[tuple[Sink, float | None]]:
+        """As AWS says it, which no server of the tests does."""
+        with _answering("RequestThrottled") as sink:
+            yield sink, None
+
+    @contextmanager
+    def expired(self) -> Iterator[tuple[Sink, str]]:
+        """The same."""
+        with _answering("ExpiredToken") as sink:
+            yield sink, "hunter2"
+
+
+@contextmanager
+def _answering(code: str) -> Iterator[Sink]:
+    """A queue of a server that has only this answer."""
+    body = json.dumps({"__type": f"com.amazonaws.sqs#{code}", "message": "so"}).encode()
+    with receiving() as receiver:
+        receiver.answer = lambda _: Says(400, {"Content-Type": "application/x-amz-json-1.0"}, body)
+        yield open_sink(f"sqs://eu-central-1/q.fifo?endpoint=http://127.0.0.1:{receiver.port}")
+
 
 class OnRabbitMQ(OnlyTakes):
     """A RabbitMQ, and a queue for everything."""
 
     name = "rabbitmq"
     fixture = "rabbit"
+    cannot: ClassVar[Mapping[str, str]] = {
+        **OnlyTakes.cannot,
+        "throttled": "it reads a connection more slowly and refuses nothing",
+    }
 
-    def __init__(self, rabbit: Rabbit) -> None:
+    def __init__(self, rabbit: Rabbit, most: int | None = 1_000) -> None:
         self.rabbit = rabbit
-        self.queue = rabbit.queue()
+        self._most = most or 0
+        limit = {"x-max-length": most, "x-overflow": "reject-publish"} if most else {}
+        self.queue = rabbit.queue(**limit)
+        self._taken: list[tuple[Any, bytes]] = []
+        self.environ = LOGIN
         self.address = rabbit.address(f"queue={self.queue}")
         self.away = "amqp://127.0.0.1:1/?queue=q"
 
-    def sink(self) -> Sink:
-        """With the login."""
-        return self.rabbit.sink(f"queue={self.queue}")
-
     def stored(self, topic: str, known_as: str, partition: int) -> list[Stored]:
-        """What is in the queue, in order.  It stays there."""
-        found = [(each.headers, body) for each, body in self.rabbit.read(self.queue, keep=True)]
+        """What was in the queue, in order."""
+        self._taken += self.rabbit.read(self.queue)
         return [
             (int(headers["cloudEvents_sequence"]), body)
-            for headers, body in found
-            if headers["cloudEvents_source"] == source(topic)
+            for headers, body in ((each.headers or {}, body) for each, body in self._taken)
+            if headers.get("cloudEvents_source") == source(topic)
             and headers["cloudEvents_penstockpartition"] == str(partition)
         ]
 
@@ -171,6 +212,23 @@ class OnRabbitMQ(OnlyTakes):
     def wrong(self, topic: str) -> tuple[str, str]:
         """Without the login."""
         return self.rabbit.address("queue=none"), "PENSTOCK_RABBITMQ_USERNAME"
+
+    @contextmanager
+    def expired(self) -> Iterator[tuple[Sink, str]]:
+        """The broker does not take the password any more."""
+        secret = "hunter2"
+        query = f"queue={self.queue}"
+        yield self.rabbit.sink(query, PENSTOCK_RABBITMQ_PASSWORD=secret), secret
+
+    @contextmanager
+    def full(self, topic: str) -> Iterator[None]:
+        """Others have filled the queue, but for a few places."""
+        with closing(self.rabbit.connect()) as connection:
+            channel = connection.channel()
+            for _ in range(self._most - 50):
+                channel.basic_publish("", self.queue, b"other")
+        yield
+        self._taken += self.rabbit.read(self.queue)
 
 
 def _payload(line: Mapping[str, Any]) -> bytes:

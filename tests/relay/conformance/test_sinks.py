@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.relay.conformance.cases import CASES, At
-from tests.relay.conformance.only_take import OnlyTakes, OnQueue, OnRabbitMQ, OnWebhook
-from tests.relay.conformance.under_test import Files, OnKafka, OnPulsar, OnRedis, UnderTest
-from tests.relay.stores import streams_server
-
-__all__ = ["streams_server"]
+from tests.relay.conformance.databases import OnPenstock
+from tests.relay.conformance.only_take import OnQueue, OnRabbitMQ, OnWebhook
+from tests.relay.conformance.under_test import (
+    Files,
+    OnKafka,
+    OnNats,
+    OnPulsar,
+    OnRedis,
+    UnderTest,
+)
 
 #: The sinks, with the marker of what each needs.
 SINKS: dict[type[UnderTest], list[pytest.MarkDecorator]] = {
     Files: [],
     OnRedis: [],
+    OnNats: [],
+    OnPenstock: [],
     OnPulsar: [pytest.mark.pulsar, pytest.mark.timeout(900)],
     OnKafka: [pytest.mark.kafka, pytest.mark.timeout(300)],
     OnWebhook: [],
     OnQueue: [],
     OnRabbitMQ: [],
 }
-
-
-def _under_test(kind: type[UnderTest], request: pytest.FixtureRequest, folder: Path) -> UnderTest:
-    if kind is OnPulsar:
-        return OnPulsar(request.getfixturevalue("broker"))
-    if kind is OnKafka:
-        return OnKafka(request.getfixturevalue("kafka_broker"))
-    if kind is OnRedis:
-        return OnRedis(request.getfixturevalue("streams_server"))
-    if issubclass(kind, OnlyTakes):
-        return kind.of(request)
-    return Files(folder)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +45,9 @@ def _under_test(kind: type[UnderTest], request: pytest.FixtureRequest, folder: P
     ],
 )
 def test_a_sink_passes(
-    kind: type[UnderTest], case: str, topic: str, request: pytest.FixtureRequest, tmp_path: Path
+    kind: type[UnderTest], case: str, topic: str, request: pytest.FixtureRequest
 ) -> None:
-    CASES[case](At(_under_test(kind, request, tmp_path), topic))
+    CASES[case](At(kind.of(request), topic, request))
 
 
 @pytest.mark.parametrize("kind", SINKS)
