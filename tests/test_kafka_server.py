@@ -25,6 +25,7 @@ def test_a_second_start_joins_the_first(kafka_server: KafkaServer) -> None:
     assert catalogue.fetch("kafka").count(".") == 2
 
 
+@pytest.mark.long
 def test_a_killed_broker_goes_on_with_its_data_on_its_port(kafka_server: KafkaServer) -> None:
     address = kafka_server.url()
     settings: dict[str, Any] = {"bootstrap.servers": address}

@@ -116,9 +116,10 @@ class NatsConnection:
     async def _open(self) -> Client:
         problem: Exception = OSError("no server is named")
         for server in self._servers:
+            client = Client()
             try:
                 # A client that connects again would send later what waits in it.
-                return await nats.connect(
+                await client.connect(
                     server,
                     name="penstock relay",
                     allow_reconnect=False,
@@ -131,6 +132,9 @@ class NatsConnection:
                 )
             except (nats.errors.Error, OSError, EOFError) as error:
                 problem = error
+                await _abandon(client)
+            else:
+                return client
         raise problem
 
     async def _drop(self) -> None:
@@ -167,6 +171,17 @@ class NatsConnection:
         for subject, headers, payload in messages[:-1]:
             await client.publish(subject, payload, headers=headers)
         return await self._request(messages[-1])
+
+
+async def _abandon(client: Client) -> None:
+    """Close the socket that the client leaves open when it could not connect.
+
+    Its own close would wait for an answer to the end of TLS.
+    """
+    writer = getattr(client._transport, "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+        await asyncio.sleep(0)  # the socket is closed in the next turn
 
 
 def _forbidden(said: str) -> SinkMisconfigured:

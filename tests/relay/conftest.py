@@ -13,6 +13,7 @@ from tests.kit.sinks import Alone
 from tests.relay.pulsar_broker import Broker
 from tests.relay.receivers import Receiver, receiving
 from tests.support import PostgresServer
+from tools.servers.elasticmq import ElasticServer
 
 _numbers = itertools.count(1)
 
@@ -61,3 +62,9 @@ def receiver() -> Iterator[Receiver]:
 def sqs(endpoint: str, aws_login: None) -> str:
     """The address of SQS, with a login in the environment."""
     return endpoint
+
+
+@pytest.fixture
+def elastic_sqs(elastic: ElasticServer, aws_login: None) -> str:
+    """The address of an ElasticMQ, with a login in the environment."""
+    return elastic.url()

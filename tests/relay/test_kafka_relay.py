@@ -132,6 +132,7 @@ def test_a_partition_that_lost_its_records_waits_for_a_person(
             assert found == list(range(sent[partition] + 1, 1_001))
 
 
+@pytest.mark.long  # it needs both of the largest servers
 @pytest.mark.spark
 def test_over_the_executors_of_spark(
     make_log: Make, kafka_broker: KafkaBroker, spark: SparkSession

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -293,6 +294,8 @@ def test_logins_and_certificates_come_from_the_environment(tmp_path: Path) -> No
             wrong.preflight(TOPIC, 1)
         assert "wr0ng" not in f"{caught.value} {caught.value.hint}"
         wrong.close()
+        del wrong
+        gc.collect()  # a socket that was left open is a warning, which is an error
         unproven = sink(PENSTOCK_NATS_USERNAME="relay", PENSTOCK_NATS_PASSWORD="s3cret")
         with pytest.raises(SinkUnavailable, match=r"(?i)certificate"):
             unproven.preflight(TOPIC, 1)

@@ -117,6 +117,8 @@ class OnQueue(OnlyTakes):
         **OnlyTakes.cannot,
         "back pressure": "a queue takes any number of messages",
     }
+    #: The server in this process is slow, and ElasticMQ has every case too.
+    slow = frozenset({"order", "late relay", "unavailable", "throttled", "closed after an error"})
 
     def __init__(
         self, endpoint: str, *, fifo: bool = True, restart: Callable[[], None] = lambda: None
@@ -159,6 +161,13 @@ class OnQueue(OnlyTakes):
         """The same."""
         with _answering("ExpiredToken") as sink:
             yield sink, "hunter2"
+
+
+class OnElastic(OnQueue):
+    """A FIFO queue of ElasticMQ."""
+
+    name = "elasticmq"
+    fixture = "elastic_sqs"
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 
 from tests.relay.conformance.cases import CASES, At
 from tests.relay.conformance.databases import OnPenstock
-from tests.relay.conformance.only_take import OnQueue, OnRabbitMQ, OnWebhook
+from tests.relay.conformance.only_take import OnElastic, OnQueue, OnRabbitMQ, OnWebhook
 from tests.relay.conformance.under_test import (
     Files,
     OnKafka,
@@ -26,6 +26,7 @@ SINKS: dict[type[UnderTest], list[pytest.MarkDecorator]] = {
     OnKafka: [pytest.mark.kafka, pytest.mark.timeout(300)],
     OnWebhook: [],
     OnQueue: [],
+    OnElastic: [pytest.mark.long],
     OnRabbitMQ: [],
 }
 
