@@ -9,6 +9,7 @@ from typing import Any
 
 from ops.relay.relay import Relay
 from ops.sinks.base import Channel, Sink, SinkLease
+from ops.sinks.routed import routing_of
 from penstock.consumer.running.worker import ConsumerWorker
 
 
@@ -47,6 +48,7 @@ class _TimedSink:
         self.max_block_bytes = sink.max_block_bytes
         self.preflight = sink.preflight
         self.close = sink.close
+        self.routing = routing_of(sink)
         self._sink = sink
         self._timed = timed
 

@@ -132,6 +132,10 @@ class InvalidArgument(UsageError):
     sqlstate = "PS006"
 
 
+class NotACloudEvent(UsageError):
+    """What was to be read is no CloudEvent; the text names the attribute."""
+
+
 class AlreadyExists(UsageError):
     """A namespace, topic or subscription of this name exists already, with other properties."""
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ops.backfill.requests import BackfillUnit
 from ops.backfill.running import Job
 from ops.sinks.base import Channel, EventRefused, RelayBlock, Sink, SinkLease
-from ops.sinks.ends import SinkBehind
 from penstock.database import call
 from penstock.errors import EpochError, PenstockError
 from penstock.topics.names import describe_topic, partition_ranges
@@ -107,11 +106,7 @@ class RelayAgain:
 
     def _send_block(self, channel: Channel, block: RelayBlock) -> None:
         try:
-            try:
-                channel.send_block(block)
-            except SinkBehind as behind:  # a window begins anywhere in the log
-                behind.skip()
-                channel.send_block(block)
+            channel.send_block(block)
         except EventRefused as error:  # the fault of one event: other partitions go on
             raise EpochError(error.message, hint="relay the windows around this event") from error
 
@@ -148,4 +143,5 @@ class RelayAgain:
             last_sequence=events[-1].sequence,
             reopened=True,
             events=tuple(events),
+            passed={},  # a window begins anywhere in the log
         )

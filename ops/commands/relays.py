@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
@@ -37,6 +38,16 @@ MaxAttempts = Annotated[
     typer.Option(min=1, help="Then a block's events are dead letters. Default: tried for ever."),
 ]
 
+Envelope = Annotated[
+    str | None, typer.Option(help="The form of events: binary, structured or batch.")
+]
+To = Annotated[str | None, typer.Option(help="The topic there: {topic}, {type}, {header:NAME}.")]
+Key = Annotated[str | None, typer.Option(help="The key there, as a template such as {type}.")]
+Types = Annotated[list[str] | None, typer.Option("--type", help="Send this type only: order.*")]
+Where = Annotated[list[str] | None, typer.Option(help="Send only what has it: HEADER=PATTERN.")]
+Headers = Annotated[list[str] | None, typer.Option("--header", help="Add a header: NAME=TEMPLATE.")]
+Tombstones = Annotated[bool, typer.Option("--tombstones", help="Send no payload as none at all.")]
+
 _SEND = "send"
 _ABOUT = (
     "Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."
@@ -64,6 +75,13 @@ def send(
     max_seconds: Annotated[float, typer.Option(min=0, help="The end, without --forever.")] = 60.0,
     at_once: AtOnce = 16,
     max_attempts: MaxAttempts = None,
+    envelope: Envelope = None,
+    to: To = None,
+    key: Key = None,
+    type_: Types = None,
+    where: Where = None,
+    header: Headers = None,
+    tombstones: Tombstones = False,
     target: ArchiveTargets = None,
     engine: Engine = AUTO,
     database: Database = None,
@@ -72,12 +90,15 @@ def send(
     """Send a subscription to a sink."""
     from ops.relay.relay import Relay
     from ops.sinks.address import absolute_address, configured_sink
+    from ops.sinks.routing import with_routing
 
     here = Installation(database)
     url = here.url
     if sink is None:
         sink, told = _sink_of(here, subscription)
         max_attempts = max_attempts or told or None
+    single = {"envelope": envelope, "to": to, "key": key, "tombstones": "true" * tombstones}
+    sink = with_routing(sink, _rules(single, type_, {"where": where, "header": header}))
     targets = archive_targets(target)
 
     def made(opened: Sink) -> Relay:
@@ -114,6 +135,23 @@ def send(
     show([result], output)
     if not result.drained:
         raise typer.Exit(EXIT_NO)
+
+
+def _rules(
+    single: Mapping[str, str | None],
+    types: Sequence[str] | None,
+    named: Mapping[str, Sequence[str] | None],
+) -> list[tuple[str, str]]:
+    """The options of the command, as the sink's address has them."""
+    found = [(name, value) for name, value in single.items() if value]
+    found += [("type", each) for each in types or ()]
+    for kind, pairs in named.items():
+        for pair in pairs or ():
+            name, equals, text = pair.partition("=")
+            if not (name and equals):
+                raise ConfigurationError(f"--{kind} {pair} is not NAME=TEXT")
+            found.append((f"{kind}.{name}", text))
+    return found
 
 
 def _sink_of(here: Installation, subscription: str) -> tuple[str, int]:

@@ -90,7 +90,9 @@ def require_apart(databases: Mapping[str, Any]) -> None:
         for relay in policies.relays.values():
             if relay.sink.startswith("penstock+"):
                 continue  # another Penstock database knows from which one the events come
-            first, name = seen.setdefault((relay.sink, relay.topic), (place, relay.name))
+            first, name = seen.setdefault(
+                (relay.sink.partition("#")[0], relay.topic), (place, relay.name)
+            )
             if first != place:
                 raise ConfigurationError(
                     f"{first}relays.{name} and {place}relays.{relay.name} send topics of the same "

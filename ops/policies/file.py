@@ -30,6 +30,7 @@ from ops.policies.settings import (
     table,
 )
 from ops.policies.values import REFERENCE, at, entries, expand, require_name, section, text, topic
+from ops.sinks.routing import with_routing
 from penstock.archive.targets import Target
 from penstock.database import address, config
 from penstock.errors import ConfigurationError
@@ -165,8 +166,10 @@ class Policies:
         return found
 
     def sink_address(self, relay: RelayPolicy, environ: Mapping[str, str] | None = None) -> str:
-        """The address of a relay's sink, with a local folder made absolute."""
+        """The address of a relay's sink, with its rules and a local folder made absolute."""
         address = expand(relay.sink, f"relays.{relay.name}.sink", environ)
+        with at(f"relays.{relay.name}.rules"):
+            address = with_routing(address, relay.rules)
         scheme, _, path = address.partition(":")
         if scheme == "jsonl" and not path.startswith("/"):
             return f"jsonl:{self.folder / path}"

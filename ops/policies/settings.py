@@ -16,6 +16,7 @@ from ops.policies import values
 from ops.policies.values import BYTES, SECONDS, TEXT, TOPIC, FileValue, count
 from ops.seal import MAX_EVENTS
 from ops.sinks.address import require_no_secret
+from ops.sinks.routing import with_routing
 from penstock.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -92,6 +93,31 @@ def _sink(value: Any, where: str) -> str:
     return sink
 
 
+_ONE_RULE = ("envelope", "to", "key", "tombstones")
+_RULES = (*_ONE_RULE, "types", "where", "headers")
+
+
+def _rules(value: Any, where: str) -> tuple[tuple[str, str], ...]:
+    """What a relay sends and in which form, as the pairs that the sink's address takes."""
+    given = values.section(value or {}, where, _RULES)
+    found = [
+        (name, str(given[name]).lower() if name == "tombstones" else given[name])
+        for name in _ONE_RULE
+        if name in given
+    ]
+    types = given.get("types", [])
+    if not isinstance(types, list):
+        raise ConfigurationError(f"{where}.types is not a list", hint='write types: ["order.*"]')
+    found += [("type", each) for each in types]
+    for name in ("where", "headers"):
+        texts = values.entries(given, name)
+        found += [(f"{name.removesuffix('s')}.{of}", text) for of, text in texts.items()]
+    pairs = tuple((name, values.text(text, f"{where}.{name}")) for name, text in found)
+    with values.at(where):
+        with_routing("", pairs)
+    return pairs
+
+
 @dataclass(frozen=True, slots=True)
 class SealPolicy:
     """When a log epoch is cut: at so many events, or at so great an age."""
@@ -150,6 +176,10 @@ class RelayPolicy:
     sink: Annotated[str, FileSetting(FileValue("an address", _sink), write="give topic and sink")]
     #: 0: a block is tried for ever.
     max_attempts: Annotated[int, FileSetting(count(1, 1_000_000))] = 0
+    #: As the sink's address has them.
+    rules: Annotated[
+        tuple[tuple[str, str], ...], FileSetting(FileValue("rules of the relay", _rules))
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)

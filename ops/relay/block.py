@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ops.relay.gaps import SinkGap
+from ops.relay.places import PassedPlaces
 from ops.sinks.base import EventRefused, RelayBlock, Sink, SinkPaused, SinkUnavailable
 from ops.sinks.ends import SinkBehind
+from ops.sinks.routing import Routing
 from penstock import database, subscriptions
 from penstock.database import sessions
 from penstock.errors import BelowLowSequence, LogBehind, PenstockError, error_text, is_interruption
@@ -45,11 +48,13 @@ class Rules:
 
     Below the low sequence the events come from the archive ``targets``. With ``max_attempts`` the
     events of a block that has failed so often are dead letters, whatever the reason was.
+    ``routing`` says which events are sent, and where to.
     """
 
     backoff: Backoff = DEFAULT_BACKOFF
     targets: tuple[Target, ...] = ()
     max_attempts: int | None = None
+    routing: Routing = field(default_factory=Routing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class BlockResult:
     dead_letters: int = 0
     retry_after: float | None = None
     error: str = ""
+    #: How many events the relay's rules have left out.
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +147,23 @@ class Opened:
 
 @dataclass(slots=True)
 class InHand:
-    """A block that was opened, as it is to be sent, and how many of its events were given up."""
+    """A block that was opened, as it is to be sent, and how many of its events are not in it."""
 
     opened: Opened
     block: RelayBlock | None = None
     dead_letters: int = 0
+    left_out: int = 0
     #: What the sink has lost and gets before the block, and the part of it that is sent now.
     parts: list[tuple[int, int, bool]] = field(default_factory=list)
     part: RelayBlock | None = None
-    is_bridged: bool = False
+    #: The places of the sink that have got it already, and the one that gets it now.
+    bridged: set[str] = field(default_factory=set)
+    place: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left of the block that could be sent."""
+        return self.block is not None and not self.block.events
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +178,7 @@ class BlockWork:
     member: Membership
     lease: Lease
     rules: Rules
+    places: PassedPlaces = field(default_factory=PassedPlaces)
 
     def open(self, sink: Sink, begun: dict[int, Begun] | None = None) -> InHand | None:
         """The open block of the partition, or its next one.  None when there is nothing to send.
@@ -188,7 +204,8 @@ class BlockWork:
         """Read the block, without the events that are given up now.  A result: it failed."""
         hand.block = None
         try:
-            block = self._read(hand.opened)
+            whole = self._read(hand.opened)
+            block = self._chosen(whole)
             given_up = exhausted(block, hand.opened.attempt, self.rules.max_attempts)
         except BaseException as error:  # every failure is counted, or it would repeat unseen
             # Without the database, no failure can be counted.
@@ -196,6 +213,7 @@ class BlockWork:
                 raise
             return self.failed(hand, error)
         hand.block = block
+        hand.left_out = len(whole.events) - len(block.events)
         if given_up:
             self._dead_letter(hand, block, given_up)
         return None
@@ -216,9 +234,10 @@ class BlockWork:
 
     def bridge(self, hand: InHand, behind: SinkBehind) -> None:
         """Before the block the sink gets what it has lost. Raises ``behind`` when it may not."""
-        if hand.is_bridged:
+        if behind.place in hand.bridged:
             raise behind
-        hand.is_bridged = True
+        hand.bridged.add(behind.place)
+        hand.place = behind.place
         lost = range(behind.after + 1, hand.opened.first_sequence)
         gap = SinkGap.of(self.connection, self.member.subscription, self.lease, lost)
         hand.parts = gap.parts(self.lease, behind)
@@ -227,7 +246,7 @@ class BlockWork:
         """Read the next part of what the sink has lost."""
         first, last, is_cold = hand.parts.pop(0)
         self.open(sink)  # StaleLease when somebody else has the partition now
-        hand.part = self._read(
+        whole = self._read(
             replace(
                 hand.opened,
                 first_sequence=first,
@@ -236,6 +255,7 @@ class BlockWork:
                 reopened=True,
             )
         )
+        hand.part = replace(self._chosen(whole), place=hand.place)
 
     def commit(self, hand: InHand, sink: Sink) -> BlockResult:
         """Move the position, if the block is still recorded.
@@ -245,14 +265,28 @@ class BlockWork:
         """
         opened, connection = hand.opened, self.connection
         assert hand.block is not None
+        lease, routing = self.lease, self.rules.routing
+        ends: Mapping[str, int] = {}
         with sessions.of_connection(connection).transaction(connection):
             last = opened.last_sequence
             present = self._open_cold(last) if opened.is_cold else self._open_hot(sink)
             if present is None or not present.reopened or present.place != opened.place:
                 raise _put_back(self.lease, opened.last_sequence, opened.first_sequence)
-            positions = [(self.lease, opened.last_sequence)]
+            if routing.keeps_places:
+                ends = self.places.note(
+                    connection,
+                    self.member,
+                    lease,
+                    routing,
+                    hand.block.events,
+                    left_out=hand.left_out,
+                    up_to=last,
+                )
+            positions = [(lease, last)]
             stream.commit(connection, self.member, positions, after=[opened.first_sequence - 1])
-        return BlockResult(len(hand.block.events), opened.last_sequence, hand.dead_letters)
+        self.places.passed(lease, ends)
+        sent = len(hand.block.events)
+        return BlockResult(sent, last, hand.dead_letters, left_out=hand.left_out)
 
     def failed(self, hand: InHand, error: BaseException) -> BlockResult:
         """Count the attempt, and say when the next one is due."""
@@ -325,6 +359,15 @@ class BlockWork:
             reopened=opened.reopened,
             events=tuple(events),
         )
+
+    def _chosen(self, whole: RelayBlock) -> RelayBlock:
+        """A block without the events that the relay's rules leave out."""
+        routing = self.rules.routing
+        if not routing.keeps_places:
+            return whole
+        passed = self.places.of(self.connection, self.member, self.lease, routing)
+        events = tuple(filter(routing.takes, whole.events))
+        return replace(whole, events=events, passed=passed)
 
     def _dead_letter(self, hand: InHand, block: RelayBlock, reasons: dict[int, str]) -> None:
         """Give events up, and go on with the others."""

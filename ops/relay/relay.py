@@ -33,8 +33,10 @@ from ops.relay.block import (
 from ops.relay.known import SinkTopics
 from ops.relay.lanes import AT_ONCE, Lane, RelayLanes
 from ops.relay.pauses import Pauses
+from ops.relay.places import PassedPlaces
 from ops.sinks.base import Sink, SinkMisconfigured, SinkUnavailable
 from ops.sinks.ends import SinkBehind
+from ops.sinks.routed import routing_of
 from penstock import subscriptions
 from penstock.database.backoff import doubled
 from penstock.errors import (
@@ -73,6 +75,8 @@ class RelayResult:
     failures: int
     drained: bool
     last_error: str
+    #: How many events the relay's rules have left out.
+    left_out: int = 0
 
 
 class Relay(Rounds):
@@ -105,9 +109,10 @@ class Relay(Rounds):
         self.keeper = keeper
         super().__init__(HeldLeases(keeper), idle_seconds=idle_seconds)
         self.sink = sink
-        self.dead_letters = 0
+        self.dead_letters = self.left_out = 0
         self.pauses = Pauses()
-        self._rules = Rules(backoff, tuple(archive), max_attempts)
+        self._rules = Rules(backoff, tuple(archive), max_attempts, routing_of(sink))
+        self._places = PassedPlaces()
         self._lanes = RelayLanes(sink, at_once)
         self._topics = SinkTopics()
         self._compared: dict[int, int] = {}
@@ -145,6 +150,7 @@ class Relay(Rounds):
             stats.failures,
             drained,
             stats.last_error,
+            self.left_out,
         )
 
     def round(self, connection: Connection) -> int:
@@ -274,9 +280,12 @@ class Relay(Rounds):
     def _go_on(self, connection: Connection, lane: Lane) -> int:
         """Ask what the sink holds, once for each lease and connection; then send the block."""
         lease, hand = lane.lease, lane.hand
-        if hand is not None and hand.block is not None and not hand.block.events:
-            return self._commit(connection, lane, hand)  # the sink may be away for ever
-        if self._compared.get(lease.partition_id) != lease.lease_epoch:
+        is_compared = self._compared.get(lease.partition_id) == lease.lease_epoch
+        if hand is not None and hand.is_empty and (is_compared or not hand.left_out):
+            # The sink may be away for ever. What rules have left out waits once for its answer,
+            # because it may hold what the log has lost.
+            return self._commit(connection, lane, hand)
+        if not is_compared:
             self._lanes.ask(lane, self._answered)
         elif hand is None:
             self.pauses.end(lease)
@@ -318,7 +327,11 @@ class Relay(Rounds):
 
     def _commit(self, connection: Connection, lane: Lane, hand: InHand) -> int:
         lane.hand = None
-        done = self._blocks(connection, lane.lease).commit(hand, self.sink)
+        try:
+            done = self._blocks(connection, lane.lease).commit(hand, self.sink)
+        except BaseException:
+            self._places.forget(lane.lease)
+            raise
         return self._settled(lane.lease, done)
 
     def _failed(self, connection: Connection, lane: Lane, error: BaseException) -> int:
@@ -348,17 +361,18 @@ class Relay(Rounds):
         require_log(connection, {lease.partition_id: furthest}, source, relay)
 
     def _blocks(self, connection: Connection, lease: Lease) -> BlockWork:
-        return BlockWork(connection, self.keeper.member, lease, self._rules)
+        return BlockWork(connection, self.keeper.member, lease, self._rules, self._places)
 
     def _settled(self, lease: Lease, result: BlockResult) -> int:
         self.dead_letters += result.dead_letters
+        self.left_out += result.left_out
         if result.retry_after is not None:
             self._pause(lease, result.retry_after, result.error)
             return 0
         self.pauses.end(lease)
         self.keeper.moved(lease, result.last_sequence)
         self.stats.done(result.events)
-        return result.events + result.dead_letters
+        return result.events + result.dead_letters + result.left_out
 
     def _pause(self, lease: Lease, seconds: float, error: str) -> None:
         self.pauses.begin(lease, seconds)

@@ -16,6 +16,8 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 from ops.sinks.base import Sink
+from ops.sinks.routed import RoutedSink
+from ops.sinks.routing import Routing, parse_routing, require_fitting
 from penstock.errors import ConfigurationError, MissingExtra
 
 GROUP = "penstock.sinks"
@@ -187,7 +189,10 @@ BUILT_IN: dict[str, _BuiltIn] = {
 }
 
 #: An option of such a name, also one of the admin interface's own address, would hold a secret.
-_SECRET = re.compile(r"(?i)[?&;][^=&;]*(?:passw|secret|token|key|credential|auth)[^=&;]*=")
+_SECRET = re.compile(r"(?i)[?&;#][^=&;]*(?:passw|secret|token|key|credential|auth)[^=&;]*=")
+
+#: The key's template, which is none.
+_ROUTE_KEY = re.compile(r"(#(?:[^#]*&)?)key=([^&]*\{)")
 
 
 def open_sink(address: str, *, environ: Mapping[str, str] | None = None, beside: str = "") -> Sink:
@@ -206,14 +211,35 @@ def open_sink(address: str, *, environ: Mapping[str, str] | None = None, beside:
         ) from error
     known = BUILT_IN.get(parts.scheme)
     factory = _found(parts) if known is None else known.factory()
+    routing, rest = parse_routing(parts.fragment)
+    require_fitting(parts.scheme, routing)
+    parts = parts._replace(fragment=_own_options(parts, routing, rest))
     try:
-        return factory(parts, environ=environ or {}, beside=beside)
+        sink = factory(parts, environ=environ or {}, beside=beside)
+        return sink if routing == Routing() else RoutedSink(sink, routing)
     except MissingExtra:
         raise
     except ConfigurationError as error:
         if known is None or error.hint:
             raise
         raise ConfigurationError(error.message, hint=f"write {known.form}") from error
+
+
+def _own_options(parts: SplitResult, routing: Routing, rest: str) -> str:
+    """What stands behind `#` that the sink reads itself."""
+    is_webhook = parts.scheme.startswith("webhook+")
+    if rest and not is_webhook and parts.scheme in BUILT_IN:
+        raise ConfigurationError(
+            f"behind # of the sink's address stands {rest.partition('=')[0]}, which is no rule of "
+            "a relay",
+            hint="there can stand envelope, to, key, type, where.NAME, header.NAME, tombstones",
+        )
+    own = [rest]
+    if is_webhook and routing.envelope:
+        own.append(f"envelope={routing.envelope}")
+    if routing.tombstones and parts.scheme.startswith("kafka"):
+        own.append("tombstones=true")
+    return "&".join(each for each in own if each)
 
 
 def require_no_secret(address: str, where: str) -> None:
@@ -223,7 +249,7 @@ def require_no_secret(address: str, where: str) -> None:
     """
     if address.startswith("jsonl:"):
         return
-    told = unquote(address)
+    told = _ROUTE_KEY.sub(r"\1\2", unquote(address))
     if "@" in address or "@" in told or _SECRET.search(told):
         known = BUILT_IN.get(address.partition(":")[0])
         kinds = BUILT_IN.values() if known is None else [known]
@@ -257,7 +283,8 @@ def absolute_address(address: str) -> str:
     parts = urlsplit(address)
     if parts.scheme != "jsonl":
         return address
-    return f"jsonl:{quote(str(Path(unquote(parts.path)).resolve()))}"
+    rules = f"#{parts.fragment}" if parts.fragment else ""
+    return f"jsonl:{quote(str(Path(unquote(parts.path)).resolve()))}{rules}"
 
 
 def _found(parts: SplitResult) -> Factory:

@@ -7,7 +7,7 @@ block that is sent twice is stored once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -66,6 +66,13 @@ class RelayBlock:
     last_sequence: int
     reopened: bool
     events: tuple[Event, ...]
+    #: The topic's address in the log, where rules have put another one in its place.
+    source_topic: str = ""
+    #: Which of the places of its partition a part of a block is for, where events choose them.
+    place: str = ""
+    #: The last sequence that was sent to each place before the block, where a place does not get
+    #: every event. None: every event before the block was sent, or given up.
+    passed: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from urllib.parse import quote
 from penstock.records import Event
 
 CONTENT_TYPE = "application/cloudevents+json"
+BATCH_CONTENT_TYPE = "application/cloudevents-batch+json"
 #: The `type` of an event that was published without one: CloudEvents requires a text.
 DEFAULT_TYPE = "penstock.event"
 #: As many digits as the largest sequence has.
@@ -41,6 +42,8 @@ _ATTRIBUTE_VALUE = re.compile(r"[^\x00-\x1f\x7f-\x9f]+")
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 _MAX_DEPTH = 200
 _COMPACT = (",", ":")
+#: What a header of HTTP shows as it is: printable ASCII, but not the quote and the percent sign.
+_VISIBLE = "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 def attributes(event: Event) -> dict[str, str | int]:
@@ -103,6 +106,23 @@ def to_properties(event: Event) -> dict[str, str]:
     if event.headers:
         found.update({f"ce_{name}": text for name, text in _from_headers(event.headers).items()})
     return found
+
+
+def to_http(event: Event) -> dict[str, str]:
+    """The binary form over HTTP: `ce-*` headers, in which what is not plain is percent-encoded."""
+    found = {name: str(value) for name, value in attributes(event).items()}
+    kind = found.pop("datacontenttype", "")
+    if not kind.isprintable() or not kind.isascii():
+        raise ValueError("its content type cannot stand in a header")
+    return {
+        **({"Content-Type": kind} if kind else {}),
+        **{f"ce-{name}": header_value(value) for name, value in found.items()},
+    }
+
+
+def header_value(value: str) -> str:
+    """An attribute as a header has it, over HTTP and NATS: what is not plain is encoded."""
+    return quote(value, safe=_VISIBLE)
 
 
 @lru_cache(maxsize=1024)

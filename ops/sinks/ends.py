@@ -49,6 +49,8 @@ class SinkBehind(SinkMisconfigured):
             f"subscription there, and they are left out: `penstock subscription seek`",
         )
         self.after = end.sequence
+        #: Which of the places of its partition it is, where events choose them.
+        self.place = block.place
         self.resend = resend
         self._skip = functools.partial(
             skip, block.topic, SinkEnd(block.history, block.first_sequence - 1)
@@ -74,7 +76,7 @@ def left(
     """
     if end.history > block.history:
         raise _ahead(block, place, f"has events of history {end.history}")
-    if end.sequence < block.first_sequence - 1:
+    if end.sequence < _last_before(block):
         raise SinkBehind(block, end, place, resend=resend, skip=skip)
     same = [each for each in block.events if each.sequence == end.sequence]
     is_same = bool(same) and str(same[0].event_id) == end.event_id
@@ -88,6 +90,13 @@ def left(
     if same and end.event_id and not is_same:
         raise _ahead(block, place, f"has another event of sequence {end.sequence}")
     return _after(block, end.sequence)
+
+
+def _last_before(block: RelayBlock) -> int:
+    """The last sequence before the block that the place was sent, or that was given up."""
+    if block.passed is None:
+        return block.first_sequence - 1
+    return min(block.passed.get(block.place, 0), block.first_sequence - 1)
 
 
 def _after(block: RelayBlock, sequence: int) -> Sequence[Event]:

@@ -50,6 +50,7 @@ class KafkaProducer:
     def __init__(self, kafka: KafkaClient, lease: SinkLease, max_bytes: int) -> None:
         self._kafka = kafka
         self._exactly = kafka.settings.exactly
+        self._empty = None if kafka.settings.tombstones else b""
         self._refused: KafkaError | None = None
         self._committed_at = 0.0
         # Two databases may have the same names, and then have different prefixes.
@@ -88,7 +89,7 @@ class KafkaProducer:
             for event, headers, _ in records:
                 self._producer.produce(
                     topic,
-                    event.payload,
+                    event.payload or self._empty,
                     key=event.key or None,
                     partition=partition,
                     timestamp=max(1, int(event.created_at.timestamp() * 1000)),

@@ -47,6 +47,8 @@ class KafkaSettings:
     prefix: str = ""
     create: bool = False
     exactly: bool = True
+    #: An event without a payload is a record without a value.
+    tombstones: bool = False
     #: The client's settings. They hold secrets, so they are not shown.
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -54,6 +56,7 @@ class KafkaSettings:
     def of(cls, parts: SplitResult, environ: Mapping[str, str], beside: str = "") -> KafkaSettings:
         """From an address. ConfigurationError says what to write."""
         options = options_of(parts, ("create", "exactly", "mechanism", "settings"), "Kafka")
+        rules = options_of(parts._replace(query=parts.fragment), ("tombstones",), "Kafka")
         prefix = ".".join(each for each in (parts.path.strip("/"), beside) if each)
         if prefix and not _TOPIC.fullmatch(prefix):
             raise _wrong("has a prefix that Kafka does not take: use letters, digits, . _ and -")
@@ -64,6 +67,7 @@ class KafkaSettings:
             prefix,
             create=flag(options, "create", "Kafka", default=False),
             exactly=flag(options, "exactly", "Kafka", default=True),
+            tombstones=flag(rules, "tombstones", "Kafka", default=False),
             client=_login(options.get("mechanism"), environ, tls=tls) | client,
         )
 

@@ -29,7 +29,7 @@ from ops.sinks.base import (
     SinkUnavailable,
     encoded,
 )
-from ops.sinks.cloudevents import DEFAULT_TYPE, attributes
+from ops.sinks.cloudevents import CONTENT_TYPE, DEFAULT_TYPE, attributes, header_value
 from ops.sinks.ends import NOTHING, SinkEnd, left
 from ops.sinks.logins import secret, tls
 from ops.sinks.nats_connection import VARIABLES, NatsConnection, NatsMessage
@@ -57,7 +57,6 @@ _WRONG_SEQUENCE = 10071
 _LIMITS = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 #: Signs that have a meaning in subjects, and those that cannot be in one.
 _SIGNS = re.compile(r"[\s*>%\x00-\x1f\x7f]")
-_VISIBLE = "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,9 +342,11 @@ def _login(parts: SplitResult, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _message(block: RelayBlock, event: Event, subjects: str) -> NatsMessage:
-    headers = {f"ce-{name}": _text(str(value)) for name, value in attributes(event).items()}
-    headers[RELAY_HEADER] = _text(block.relay)
-    headers[TOPIC_HEADER] = _text(block.known_as)
+    headers = {f"ce-{name}": header_value(str(value)) for name, value in attributes(event).items()}
+    if event.content_type == CONTENT_TYPE:  # the attributes are in the payload too
+        headers["content-type"] = CONTENT_TYPE
+    headers[RELAY_HEADER] = header_value(block.relay)
+    headers[TOPIC_HEADER] = header_value(block.known_as)
     return f"{subjects}.{_type(event.type or DEFAULT_TYPE)}", headers, event.payload
 
 
@@ -369,11 +370,6 @@ def _headers(message: Mapping[str, Any]) -> dict[str, str]:
     lines = base64.b64decode(message.get("hdrs") or "").decode().split("\r\n")[1:]
     pairs = (line.partition(":") for line in lines if line)
     return {name: unquote(text.strip()) for name, _, text in pairs}
-
-
-def _text(value: str) -> str:
-    """A header's text as CloudEvents has it over HTTP: what is not plain is percent-encoded."""
-    return quote(value, safe=_VISIBLE)
 
 
 def _token(name: str) -> str:

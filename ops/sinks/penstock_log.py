@@ -127,7 +127,7 @@ class PenstockChannel:
         self._connection: Connection | None = None
         self._ends: dict[str, SinkEnd] = {}
         self._here = ""
-        self._partitions = 0
+        self._partitions: dict[str, int] = {}
 
     def seen(self) -> Seen | None:
         """The last event that has come."""
@@ -168,15 +168,14 @@ class PenstockChannel:
                     f'the sink is the topic "{topic}" itself',
                     hint="add prefix= to its address, or name another database",
                 )
-            self._here, self._partitions = str(here), int(partitions)
+            self._here, self._partitions[topic] = str(here), int(partitions)
             found = SinkEnd(int(history), int(sequence), str(event_id or ""))
             self._ends[topic] = found if found.history else NOTHING
         return self._ends[topic]
 
     def _publish(self, block: RelayBlock, events: Sequence[Event], end: SinkEnd) -> None:
-        target = self._sink.target(block.topic)
         wanted = [each for each in events if self._here not in _through(each)]
-        messages = [self._message(each, target) for each in wanted]
+        messages = [self._message(each, block.topic) for each in wanted]
         try:
             self._move(block.topic, end, messages)
         except (PayloadTooLarge, InvalidArgument) as error:
@@ -224,22 +223,23 @@ class PenstockChannel:
             self._connection = self._sink.connect()
         return self._connection
 
-    def _message(self, event: Event, target: str) -> Message:
+    def _message(self, event: Event, topic: str) -> Message:
         return Message(
-            target,
+            self._sink.target(topic),
             event.payload,
             key=event.key,
             type=event.type,
             content_type=event.content_type,
             headers=event.headers | {ORIGIN: self._origin(event)},
             event_id=event.event_id,
-            partition=self._partition(event),
+            partition=self._partition(event, topic),
         )
 
-    def _partition(self, event: Event) -> int | None:
-        if self._partitions == self._sink.partitions.get(self._lease.topic, self._partitions):
+    def _partition(self, event: Event, topic: str) -> int | None:
+        there = self._partitions[topic]
+        if there == self._sink.partitions.get(topic, there):
             return event.partition
-        return None if event.key else event.partition % self._partitions
+        return None if event.key else event.partition % there
 
     def _origin(self, event: Event) -> dict[str, Any]:
         before = event.headers.get(ORIGIN)

@@ -66,7 +66,7 @@ def present(tail: Tail | None, block: RelayBlock, where: str) -> Tail | None:
     if tail is None:
         return None
     if (tail.relay, tail.known_as) != (block.relay, block.known_as):
-        if (tail.relay, tail.source) == (block.relay, source(block.topic)):
+        if (tail.relay, tail.source) == (block.relay, source(block.source_topic or block.topic)):
             return None  # from a topic that had the address before this one
         raise SinkMisconfigured(
             f"{where} carries the events of {tail.source}, by the relay {tail.relay}",

@@ -27,11 +27,12 @@ from ops.sinks.base import (
     SinkUnavailable,
     encoded,
 )
-from ops.sinks.cloudevents import CONTENT_TYPE, to_json
+from ops.sinks.cloudevents import BATCH_CONTENT_TYPE, CONTENT_TYPE, to_http, to_json
 from ops.sinks.guarded_http import Caller, HttpAnswer, HttpPlace, Wall, allowed_addresses
 from ops.sinks.lanes import Lanes, by_key
 from ops.sinks.logins import tls
 from ops.sinks.options import options_of
+from ops.sinks.routing import BATCH, BINARY, STRUCTURED
 from ops.sinks.sent import SentEvents, left
 from ops.sinks.webhook_answers import UNAUTHORIZED, failure
 from ops.sinks.webhook_login import Login, signatures
@@ -39,12 +40,12 @@ from penstock.errors import ConfigurationError
 from penstock.log.restores import Seen
 from penstock.records import Event
 
-BATCH_CONTENT_TYPE = "application/cloudevents-batch+json"
 PREFIX = "PENSTOCK_WEBHOOK"
 
 _BATCH_BYTES = 1 << 20
 _MOST_EVENTS = 10_000
-_OPTIONS = ("batch", "concurrency", "login", "seconds", "signature")
+_OPTIONS = ("batch", "concurrency", "envelope", "login", "seconds", "signature")
+_USUAL_BATCH = 100
 
 
 def open_sink(parts: SplitResult, environ: Mapping[str, str], beside: str) -> WebhookSink:
@@ -66,11 +67,25 @@ def open_sink(parts: SplitResult, environ: Mapping[str, str], beside: str) -> We
         environ=environ,
         wall=wall,
         prefix=f"{PREFIX}_{name.upper()}" if name else PREFIX,
-        batch=_count(options, "batch", 1_000) if "batch" in options else None,
+        batch=_batch(options),
+        binary=options.get("envelope") == BINARY,
         concurrency=_count(options, "concurrency", 256),
         seconds=_count(options, "seconds", 600, preset=30),
         signed="signature" not in options,
     )
+
+
+def _batch(options: Mapping[str, str]) -> int | None:
+    """How many events a call may have; None: a call has one, and no list around it."""
+    envelope = options.get("envelope", BATCH if "batch" in options else STRUCTURED)
+    if envelope == BATCH:
+        return _count(options, "batch", 1_000, preset=_USUAL_BATCH)
+    if "batch" in options:
+        raise ConfigurationError(
+            f"the webhook address has batch= and envelope={envelope}, which sends single events",
+            hint="leave one of them out",
+        )
+    return None
 
 
 def _count(options: Mapping[str, str], name: str, most: int, preset: int = 1) -> int:
@@ -96,6 +111,7 @@ class WebhookSink:
         wall: Wall,
         prefix: str = PREFIX,
         batch: int | None = None,
+        binary: bool = False,
         concurrency: int = 1,
         seconds: float = 30,
         signed: bool = True,
@@ -103,10 +119,13 @@ class WebhookSink:
     ) -> None:
         """Make a sink.  Without ``batch`` a call has one event, else up to so many.
 
+        With ``binary`` the attributes of that event are headers, and the body is its payload.
+
         ``concurrency`` calls of a partition are under way at a time, one for each key.
         """
         self.place = place
         self.batch = batch
+        self.binary = binary
         self.concurrency = concurrency
         self.signed = signed
         self.now = now
@@ -197,7 +216,8 @@ class WebhookChannel:
     def _bodies(self, events: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bytes]]:
         """The events of each call, and what it sends.  A batch of too many bytes is cut."""
         if self._sink.batch is None:
-            for event, line in zip(events, encoded(events, to_json), strict=True):
+            body = _payload if self._sink.binary else to_json
+            for event, line in zip(events, encoded(events, body), strict=True):
                 yield [event], line
             return
         piece: list[Event] = []
@@ -223,7 +243,7 @@ class WebhookChannel:
         seconds = int(sink.now())
         call_id = _call_id([event.event_id for event in events], batch=sink.batch is not None)
         headers = {
-            "Content-Type": CONTENT_TYPE if sink.batch is None else BATCH_CONTENT_TYPE,
+            **self._form(events[0]),
             "User-Agent": "penstock",
             "webhook-id": call_id,
             "webhook-timestamp": str(seconds),
@@ -241,6 +261,12 @@ class WebhookChannel:
                 self._call([event], b"[" + to_json(event) + b"]", signing, confirmed)
         else:
             raise error
+
+    def _form(self, event: Event) -> dict[str, str]:
+        """The headers that say what a call has: in the binary form they are the attributes."""
+        if self._sink.binary:
+            return next(encoded([event], to_http))
+        return {"Content-Type": CONTENT_TYPE if self._sink.batch is None else BATCH_CONTENT_TYPE}
 
     def _answer(self, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
         login = self._sink.login
@@ -262,6 +288,10 @@ class WebhookChannel:
             made = self._sink.caller()
             self._callers.append(made)
             return made
+
+
+def _payload(event: Event) -> bytes:
+    return event.payload
 
 
 def _together(_: Event) -> int:

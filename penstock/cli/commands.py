@@ -76,6 +76,10 @@ OWN = {
         "events:tail",
         "Write a topic's events, a line for each, partition by partition; keeps no position.",
     ),
+    "cloudevents": (
+        "cloudevents:check",
+        "Read CloudEvents strictly: one that is none is refused, and its attribute named.",
+    ),
     "consume": (
         "consume:consume",
         "Join a subscription and write the events of the partitions that it is handed.",

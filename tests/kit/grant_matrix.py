@@ -131,12 +131,14 @@ move_namespace          . . o . .
 move_topic              . . o . .
 namespace_exists        c . o p r
 note_archive_reads      c . o . .
+note_places             c . o . .
 note_slice_rates        . i o . .
 note_target_speed       . . o . .
 nothing_waits           . . o . .
 open_block              c . o . .
 open_cold_block         c . o . .
 parked_keys             c . o . .
+passed_places           c . o . .
 pause_subscription      c . o . .
 peek                    c . o . .
 place_bookmark          c . o . .

@@ -27,6 +27,7 @@ from penstock.publishing.publish import publish
 from penstock.subscriptions import stream
 from penstock.topics import names
 from tests.consumers.process import until
+from tests.kit.log import drain
 from tests.ops.conftest import TOPIC, Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +74,34 @@ def test_relay_in_one_go(run: Run, connection: Connection, tmp_path: Path) -> No
     (row,) = run("relay", "export", f"jsonl:{tmp_path}", "-o", "json").rows
     assert (row["events"], row["drained"], row["failures"]) == (4, True, 0)
     assert len(written(tmp_path)) == 4
+
+
+def test_relay_with_rules_of_the_command_and_of_the_policy_file(
+    run: Run, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("order.paid", "other", "order.sent"):
+        publish(connection, TOPIC, b"{}", type=kind, headers={"t": kind}, partition=0)
+    drain(connection)
+    stream.subscribe(connection, "export", [TOPIC])
+    stream.subscribe(connection, "out", [TOPIC])
+    rules = ("--type", "order.*", "--header", "x={type}", "--key", "{header:t}")
+    (row,) = run("relay", "export", f"jsonl:{tmp_path}", *rules, "-o", "json").rows
+    assert (row["events"], row["left_out"]) == (2, 1)
+    found = [json.loads(line) for line in written(tmp_path)]
+    assert [each["partitionkey"] for each in found] == ["order.paid", "order.sent"]
+    assert [each["x"] for each in found] == ["order.paid", "order.sent"]
+    file = tmp_path / "policies.yaml"
+    rule = "{types: [other], where: {t: o*}, headers: {y: '{topic}'}}"
+    file.write_text(
+        f"relays: {{files: {{topic: {TOPIC}, subscription: out, sink: jsonl:there,"
+        f" rules: {rule}}}}}"
+    )
+    monkeypatch.setenv(policy_file.VARIABLE, str(file))
+    (row,) = run("relay", "out", "-o", "json").rows
+    assert (row["events"], row["left_out"]) == (1, 2)
+    assert json.loads(written(tmp_path / "there")[0])["y"] == TOPIC
+    refused = run("relay", "out", "jsonl:x", "--to", "a", "-o", "json")
+    assert "has no topics to choose" in refused.err
 
 
 def test_relay_says_no_when_something_is_left(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 
 from ops.sinks import kafka_channel, kafka_producer, kafka_tail
+from ops.sinks.address import open_sink as open_any
 from ops.sinks.base import Channel, EventRefused, RelayBlock, SinkMisconfigured, SinkUnavailable
 from ops.sinks.kafka import KafkaSink
 from ops.sinks.kafka_channel import KafkaChannel
 from penstock.errors import SinkError
 from penstock.log.restores import Seen
+from penstock.publishing.cloudevents import read_structured
 from tests.relay.blocks import block, event
 from tests.relay.kafka import SECONDS, KafkaBroker, headers, lease_of
 
@@ -368,3 +371,27 @@ def test_without_transactions_nothing_comes_after_a_gap(
     """The last record would say that everything before it is there."""
     found = _third_of_five_is_refused(kafka_broker, topic, monkeypatch)
     assert found in ([], [1], [1, 2])
+
+
+def test_rules_reach_kafka_and_each_topic_is_exact(kafka_broker: KafkaBroker, topic: str) -> None:
+    """Tombstones, structured events, and topics that the events choose, in two attempts."""
+    rules = "#tombstones=true&envelope=structured&to={topic}.{type}"
+    with closing(open_any(f"{kafka_broker.address}{rules}")) as sink:
+        sink.preflight(topic, 1)
+        events = (
+            event(1, topic=topic, type="a"),
+            event(2, topic=topic, type="b", payload=b""),
+            event(3, topic=topic, type="a"),
+        )
+        one = dataclasses.replace(block(1, 3, topic=topic), events=events)
+        for attempt in (one, dataclasses.replace(one, reopened=True, lease_epoch=2)):
+            with closing(sink.open(lease_of(attempt))) as channel:
+                channel.send_block(attempt)
+    base = kafka_broker.sink().settings.topic(topic)
+    found = kafka_broker.read(f"{base}.a")
+    assert [read_structured(each.value() or b"").data for each in found] == [
+        {"amount": 1}, {"amount": 3},
+    ]  # fmt: skip
+    assert {headers(each)["content-type"] for each in found} == {"application/cloudevents+json"}
+    (gone,) = kafka_broker.read(f"{base}.b")
+    assert (gone.value(), gone.key()) == (None, b"account-2")

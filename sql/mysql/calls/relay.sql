@@ -62,3 +62,16 @@ CALL penstock.sweep(%(max_rows)s)
 -- name: resolve_block
 -- Ends a block of which its sink cannot tell whether it was sent.
 CALL penstock.resolve_block(%(subscription)s, %(topic)s, %(partition)s, %(was_sent)s)
+
+-- name: passed_places
+-- Up to where each place of a relay's sink was sent events.
+-- limits the session
+CALL penstock.passed_places(%(subscription)s, %(partition_id)s, %(most_places)s)
+
+-- name: note_places
+-- Records what a relay has left out, and where its events went.
+-- limits the session
+CALL penstock.note_places(
+    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(places)s, %(sequences)s, %(left_out)s,
+    %(up_to)s
+)

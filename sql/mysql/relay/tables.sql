@@ -64,3 +64,17 @@ CREATE TABLE IF NOT EXISTS relay_arrivals (
     moved_at DATETIME(6) NOT NULL,
     PRIMARY KEY (topic_id, source_hash)
 ) ENGINE = InnoDB;
+
+-- name: relay_places
+-- What a relay with rules has left out, and up to where each place of its sink was sent events: such a place lacks
+-- events without having lost them. The place '' stands for all that are no part of a partition. position is where the
+-- relay stood then. It moves in the transaction that moves the position.
+CREATE TABLE IF NOT EXISTS relay_places (
+    subscription_id BIGINT NOT NULL,
+    partition_id BIGINT NOT NULL,
+    place VARCHAR(500) NOT NULL,
+    last_sequence BIGINT NOT NULL,
+    position BIGINT NOT NULL,
+    left_out BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (subscription_id, partition_id, place)
+) ENGINE = InnoDB;

@@ -104,6 +104,7 @@ BEGIN
     DELETE t FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE s FROM stops AS s WHERE s.subscription_id = owner_id;
     DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id;
+    DELETE r FROM relay_places AS r WHERE r.subscription_id = owner_id;
     -- What a dealer deals meanwhile is a leftover too: this waits for him.
     DELETE q FROM queues AS q WHERE q.subscription_id = owner_id;
     DELETE t FROM queue_turns AS t WHERE t.subscription_id = owner_id;

@@ -73,3 +73,15 @@ SELECT expired_consumers, locked_leases FROM penstock.sweep(%(max_rows)s::intege
 -- name: resolve_block
 -- Ends a block of which its sink cannot tell whether it was sent.
 SELECT penstock.resolve_block(%(subscription)s, %(topic)s, %(partition)s::integer, %(was_sent)s::boolean)
+
+-- name: passed_places
+-- Up to where each place of a relay's sink was sent events.
+SELECT place, last_sequence
+FROM penstock.passed_places(%(subscription)s, %(partition_id)s::bigint, %(most_places)s::integer)
+
+-- name: note_places
+-- Records what a relay has left out, and where its events went.
+SELECT penstock.note_places(
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(places)s::text[],
+    %(sequences)s::bigint[], %(left_out)s::bigint, %(up_to)s::bigint
+)

@@ -55,3 +55,17 @@ CREATE TABLE relay_arrivals (
     moved_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (topic_id, installation, relay, known_as, partition)
 ) WITH (fillfactor = 50);
+
+-- name: relay_places
+-- What a relay with rules has left out, and up to where each place of its sink was sent events: such a place lacks
+-- events without having lost them. The place '' stands for all that are no part of a partition. position is where the
+-- relay stood then. It moves in the transaction that moves the position.
+CREATE TABLE relay_places (
+    subscription_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    place text COLLATE "C" NOT NULL,
+    last_sequence bigint NOT NULL,
+    position bigint NOT NULL,
+    left_out bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (subscription_id, partition_id, place)
+) WITH (fillfactor = 50);

@@ -1,0 +1,98 @@
+"""What a relay with rules has left out, and up to where each place of its sink was sent events.
+
+A sink that tells what it holds ends somewhere before the position of such a relay, and has lost
+nothing. So the database keeps the last sequence that each place was sent. It moves with the
+position, and a lease reads it once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ops.sinks.base import SinkMisconfigured
+from penstock.database import call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ops.sinks.routing import Routing
+    from penstock.database import Connection
+    from penstock.records import Event, Lease
+    from penstock.subscriptions.stream import Membership
+
+#: So many places may the events of one partition choose.
+MOST_PLACES = 1_000
+
+
+@dataclass(slots=True)
+class PassedPlaces:
+    """The last sequence that each place of the held partitions was sent, under their leases."""
+
+    _known: dict[int, tuple[int, dict[str, int]]] = field(default_factory=dict)
+
+    def of(
+        self, connection: Connection, member: Membership, lease: Lease, routing: Routing
+    ) -> Mapping[str, int] | None:
+        """For the next block of a lease.  None when every event goes to every place."""
+        if not routing.keeps_places:
+            return None
+        epoch, known = self._known.get(lease.partition_id, (0, {}))
+        if epoch != lease.lease_epoch:
+            rows = call(
+                connection,
+                "passed_places",
+                subscription=member.subscription,
+                partition_id=lease.partition_id,
+                most_places=MOST_PLACES,
+            )
+            known = {str(place): int(sequence) for place, sequence in rows}
+            self._known[lease.partition_id] = (lease.lease_epoch, known)
+        return dict(known)
+
+    def note(
+        self,
+        connection: Connection,
+        member: Membership,
+        lease: Lease,
+        routing: Routing,
+        events: Iterable[Event],
+        *,
+        left_out: int,
+        up_to: int,
+    ) -> dict[str, int]:
+        """Record a block, in the transaction that moves the position.  Returns what was recorded.
+
+        :meth:`passed` takes it when that has committed.
+        """
+        ends = {routing.place(each): each.sequence for each in events}
+        _, known = self._known.get(lease.partition_id, (0, {}))
+        if len(known.keys() | ends.keys()) > MOST_PLACES:
+            raise SinkMisconfigured(
+                f"the template to= has sent {lease.topic} partition {lease.partition} to more than "
+                f"{MOST_PLACES} places",
+                hint="use a template with fewer values",
+            )
+        call(
+            connection,
+            "note_places",
+            subscription=member.subscription,
+            consumer=member.consumer,
+            partition_id=lease.partition_id,
+            lease_epoch=lease.lease_epoch,
+            places=list(ends),
+            sequences=list(ends.values()),
+            left_out=left_out,
+            up_to=up_to,
+        )
+        return ends
+
+    def passed(self, lease: Lease, ends: Mapping[str, int]) -> None:
+        """A block was committed."""
+        known = self._known.get(lease.partition_id)
+        if known is not None and known[0] == lease.lease_epoch:
+            known[1].update(ends)
+
+    def forget(self, lease: Lease) -> None:
+        """Whether the last block was committed is not known: it is read again."""
+        self._known.pop(lease.partition_id, None)
