@@ -80,7 +80,9 @@ def _to_the_end(reader: Any, where: str) -> Iterator[Any]:
     while time.monotonic() < deadline:
         # The first is waited for; then what is there already, because a wait is for all of them.
         arrived = [reader.poll(1.0), *reader.consume(_AT_ONCE, 0)]
-        for message in filter(None, arrived):
+        for message in arrived:
+            if message is None:  # a message without a payload counts as false
+                continue
             error = message.error()
             if error is None:
                 deadline = time.monotonic() + ANSWER_SECONDS

@@ -78,7 +78,9 @@ class KafkaBroker:
         found: list[Message] = []
         try:
             while True:
-                for message in filter(None, [reader.poll(1.0), *reader.consume(5000, 0)]):
+                for message in [reader.poll(1.0), *reader.consume(5000, 0)]:
+                    if message is None:  # one without a payload counts as false
+                        continue
                     error = message.error()
                     if error is None:
                         found.append(message)
