@@ -114,7 +114,7 @@ def test_what_is_taken_the_sdk_takes_too(change: dict[str, Any]) -> None:
     # The format says that null is as if it was not there, and the SDK does not know it.
     there = {name: value for name, value in (LEAST | change).items() if value is not None}
     judge = JSONFormat().read(None, json.dumps(there).encode())
-    assert judge.get_id() == found.attributes["id"]  # type: ignore[union-attr]
+    assert judge.get_id() == found.attributes["id"]
 
 
 def test_the_command_names_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
