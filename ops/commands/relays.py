@@ -29,7 +29,7 @@ from penstock.errors import ConfigurationError
 from penstock.spark.options import DatabaseAddress
 
 if TYPE_CHECKING:
-    from ops.relay.relay import Relay
+    from ops.relay.relay import Relay, RelayResult
     from ops.sinks.base import Sink
 
 AtOnce = Annotated[int, typer.Option(min=1, help="How many partitions are sent at once.")]
@@ -93,7 +93,6 @@ def send(
     from ops.sinks.routing import with_routing
 
     here = Installation(database)
-    url = here.url
     if sink is None:
         sink, told = _sink_of(here, subscription)
         max_attempts = max_attempts or told or None
@@ -103,7 +102,7 @@ def send(
 
     def made(opened: Sink) -> Relay:
         return Relay(
-            url,
+            here.url,
             subscription,
             opened,
             archive=targets,
@@ -120,7 +119,7 @@ def send(
             _run_until_signal(made(opened))
         return
     setup = Setup(
-        {MAIN: DatabaseAddress(url)},
+        {MAIN: DatabaseAddress(here.url)},
         tuple(targets),
         {(MAIN, subscription): absolute_address(sink)},
         {(MAIN, subscription): max_attempts} if max_attempts else {},
@@ -131,7 +130,10 @@ def send(
         show_outcomes(outcomes, output)
         return
     with closing(configured_sink(sink)) as opened:
-        result = made(opened).run_for(max_seconds)
+        _show_drained(made(opened).run_for(max_seconds), output)
+
+
+def _show_drained(result: RelayResult, output: Format) -> None:
     show([result], output)
     if not result.drained:
         raise typer.Exit(EXIT_NO)
