@@ -24,9 +24,7 @@ from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.log import drain
 from tests.kit.sinks import relay_once
 from tests.kit.stream import STREAM, SUBSCRIPTION, member_with_lease
-from tests.relay.stores import Streams, StreamsServer, ids, streams_server
-
-__all__ = ["streams_server"]
+from tests.relay.stores import Streams, StreamsServer, ids
 
 #: What a person has put somewhere is not looked for: without this, it would be.
 NOBODY_PUTS: Guard = {
