@@ -10,24 +10,21 @@ from __future__ import annotations
 import itertools
 import tempfile
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from benchmarks import latency
 from benchmarks.bench import Bench
 from benchmarks.measure import Aim, Case, Figure, Gap, Settings
-from ops.sinks.address import open_sink
-from ops.sinks.base import Channel, RelayBlock, Sink, SinkLease
+from benchmarks.relay_brokers import BROKERS, PARTITIONS, Broker
+from ops.sinks.base import Channel, RelayBlock, SinkLease
 from penstock.errors import PenstockError
 from penstock.records import Event
 
-ROWS, PARTITIONS, RELAY = 100_000, 4, "bench"
+ROWS, RELAY = 100_000, "bench"
 PAYLOAD = b'{"account": "0123456789", "amount": 1250, "note": "' + b"x" * 150 + b'"}'
 AIM, LATENCY_AIM = Aim(ratio=0.8), 25
 BEGUN = datetime(2026, 11, 26, tzinfo=UTC)
@@ -38,8 +35,8 @@ Blocks = list[RelayBlock]
 
 def cases(bench: Bench, settings: Settings) -> Iterator[Case | Figure | Gap]:
     """Each broker: how many events a second, and how late at 1,000 a second."""
-    count = settings.amount(ROWS)
-    for kind in (Kafka, Pulsar):
+    for kind in BROKERS:
+        count = settings.amount(ROWS // kind.fewer)
         with ExitStack() as stack:
             name = f"relay_{kind.__name__.lower()}"
             try:
@@ -52,7 +49,8 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Case | Figure | Gap]:
             size = broker.sink.max_block_events
             against = "a bare client, from memory"
             yield Case(name, runs.events, size, runs.ours, runs.peer, against, AIM)
-            yield from _latency(bench, settings, name, broker.address)
+            if kind.has_latency:
+                yield from _latency(bench, settings, name, broker.address)
 
 
 def _latency(bench: Bench, settings: Settings, name: str, sink: str) -> Iterator[Figure]:
@@ -62,114 +60,6 @@ def _latency(bench: Bench, settings: Settings, name: str, sink: str) -> Iterator
     found = latency.measured(bench, 1, work, warm, kind="relay", sink=sink)
     yield latency.figure_of(f"{name}_p50", found.percentile(50), found, 1, None)
     yield latency.figure_of(f"{name}_p99", found.percentile(99), found, 1, LATENCY_AIM)
-
-
-class Broker(ABC):
-    """A broker of its own, and both ways to send to it."""
-
-    address: str
-    sink: Sink
-
-    @abstractmethod
-    def bare(self, topic: str, records: Sequence[Sequence[Event]]) -> float:
-        """Send the records of each partition with the client alone.  Returns the seconds."""
-
-
-class Kafka(Broker):
-    """One node; the peer is one idempotent producer."""
-
-    def __init__(self, folder: str, stack: ExitStack) -> None:
-        from ops.sinks.cloudevents import to_properties
-        from tools.servers import KafkaServer
-
-        self._server = KafkaServer(folder)
-        stack.callback(self._server.kill)
-        self._server.start()
-        self.address = f"kafka://{self._server.url()}/bench?create=true"
-        self.sink = stack.enter_context(closing(open_sink(self.address)))
-        self._encode = to_properties
-
-    def bare(self, topic: str, records: Sequence[Sequence[Event]]) -> float:
-        from confluent_kafka import Producer
-
-        producer: Any = Producer(
-            {
-                "bootstrap.servers": self._server.url(),
-                "enable.idempotence": True,
-                "compression.type": "lz4",
-                "queue.buffering.max.messages": 0,
-                "log_level": 0,
-            }
-        )
-        sink: Any = self.sink
-        name = sink.settings.topic(topic)
-        producer.list_topics(name, timeout=30)
-        begun = perf_counter()
-        for partition, part in enumerate(records):
-            for event in part:
-                producer.produce(
-                    name,
-                    event.payload,
-                    key=event.key,
-                    partition=partition,
-                    headers=self._encode(event),
-                )
-        if producer.flush(120):
-            raise RuntimeError("the bare producer did not finish")
-        return perf_counter() - begun
-
-
-class Pulsar(Broker):
-    """A standalone; the peer is a producer for each partition with the client's batching."""
-
-    def __init__(self, folder: str, stack: ExitStack) -> None:
-        import pulsar
-
-        from ops.sinks.cloudevents import to_properties
-        from tools.pulsar import PulsarStandalone
-
-        server = PulsarStandalone(Path(folder), die_with_parent=True)
-        stack.callback(server.stop)
-        server.start()
-        self.address = f"{server.service_url}/public/default?admin={server.admin_url}&create=true"
-        self.sink = stack.enter_context(closing(open_sink(self.address)))
-        quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
-        self._client = pulsar.Client(server.service_url, logger=quiet)
-        stack.callback(self._client.close)
-        self._encode = to_properties
-
-    def bare(self, topic: str, records: Sequence[Sequence[Event]]) -> float:
-        import pulsar
-
-        name = f"persistent://public/default/{topic.replace('/', '.')}-partition-"
-        producers = [
-            self._client.create_producer(
-                f"{name}{partition}",
-                batching_enabled=True,
-                block_if_queue_full=True,
-                compression_type=pulsar.CompressionType.LZ4,
-            )
-            for partition in range(PARTITIONS)
-        ]
-        begun = perf_counter()
-        for producer, part in zip(producers, records, strict=True):
-            for event in part:
-                producer.send_async(
-                    event.payload,
-                    _nothing,
-                    properties=self._encode(event),
-                    partition_key=event.key,
-                )
-        for producer in producers:
-            producer.flush()
-        spent = perf_counter() - begun
-        for producer in producers:
-            producer.close()
-        return spent
-
-
-def _nothing(*_: object) -> None:
-    """The answers are waited for together."""
 
 
 class _Runs:
@@ -212,7 +102,7 @@ class _Runs:
 
     def _opened(self, topic: str, partition: int) -> Channel:
         """A channel that has sent one event: a lease begins once."""
-        channel = self._broker.sink.open(SinkLease(RELAY, topic, topic, partition, 1, 1))
+        channel = self._broker.sink.open(SinkLease(RELAY, topic, topic, partition, 1, 1, RELAY))
         channel.send_block(_block(topic, [_event(topic, partition, 1)]))
         return channel
 

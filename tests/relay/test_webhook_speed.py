@@ -19,10 +19,9 @@ from penstock.subscriptions import stream
 from penstock.topics import names
 from penstock.upkeep.sequencing import sequence_round
 from tests.relay.receivers import SECRET
-from tests.relay.slow_receiver import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
-CONCURRENCY = 16
+CONCURRENCY, SECONDS = 16, 0.05
 TOPIC, SUBSCRIPTION = "bank/accounts", "to-the-hook"
 
 
@@ -30,7 +29,7 @@ TOPIC, SUBSCRIPTION = "bank/accounts", "to-the-hook"
 def port() -> Iterator[int]:
     """A slow receiver in a process of its own."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.relay.slow_receiver"],
+        [sys.executable, "-m", "benchmarks.http_receiver", str(SECONDS)],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdin is not None and process.stdout is not None

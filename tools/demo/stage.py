@@ -118,9 +118,16 @@ class Stage:
         self._daemon("sequencer", "--roles", "sequencer,sweep")
 
     def start_relay(self, name: str, subscription: str, sink: str) -> None:
-        """Start a relay that goes on until it is told to stop."""
+        """Start a relay that goes on until it is told to stop, and wait until it has joined."""
         command = ["-c", _PENSTOCK, "relay", subscription, sink, "--forever"]
-        self._start(name, [sys.executable, *command], {"PENSTOCK_DATABASE_URL": self.url})
+        environment = {"PENSTOCK_DATABASE_URL": self.url}
+        process = self._start(name, [sys.executable, *command], environment)
+        joined = f"SELECT 1 FROM penstock.consumers WHERE id LIKE '%-{process.pid}-%'"
+        with self.connect() as connection:
+            self.wait_until(
+                lambda: connection.execute(joined).fetchone() is not None,
+                f"{name} did not join",
+            )
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process."""
