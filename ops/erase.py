@@ -7,6 +7,7 @@ given away are not erased: they are named in the result.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -46,6 +47,8 @@ _PAUSE_SECONDS = 0.1
 _TIMEOUT_MS = 600_000
 
 _T = TypeVar("_T")
+#: The sequence of an event, and its id.
+_Place = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,6 @@ class What:
         if self.event_id is not None:
             # The archive has ids as the database writes them.
             object.__setattr__(self, "event_id", _event_id(self.event_id))
-
-    def matches(self, event_id: str, key: str | None) -> bool:
-        """Whether an event of the archive is one of them."""
-        return event_id == self.event_id or (key is not None and key == self.key)
 
 
 def _event_id(text: str) -> str:
@@ -105,11 +104,23 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True)
 class _ErasedEvents:
-    """The events that are to be erased, by partition and by dropped log epoch."""
+    """The events that are to be erased, by partition and by dropped log epoch, and their ids."""
 
-    hot: dict[int, list[int]]
-    cold: dict[EpochKey, list[int]]
+    hot: dict[int, list[_Place]]
+    cold: dict[EpochKey, list[_Place]]
     gone: int
+
+    def of(self, what: What) -> _ErasedEvents:
+        """Those of one of several erasures."""
+
+        def chosen(found: dict[Any, list[_Place]]) -> dict[Any, list[_Place]]:
+            kept = {
+                key: [each for each in places if what.event_id in {None, each[1]}]
+                for key, places in found.items()
+            }
+            return {key: places for key, places in kept.items() if places}
+
+        return _ErasedEvents(chosen(self.hot), chosen(self.cold), self.gone)
 
     @property
     def in_database(self) -> int:
@@ -135,40 +146,58 @@ def erase(
     do: they are lost, and whoever finds one again has to destroy it.  With ``dry_run`` it only
     counts.
     """
+    (done,) = _erase_all(url, [what], reason, targets, without=without, dry_run=dry_run)
+    return done
+
+
+def _erase_all(
+    url: str,
+    wanted: Sequence[What],
+    reason: str,
+    targets: Sequence[Target],
+    *,
+    without: Sequence[str],
+    dry_run: bool = False,
+) -> list[Erasure]:
+    """Erase several events of one topic, or one key.  Log and archive are searched once for all."""
+    topic = wanted[0].topic
     with connect(
         url, application_name="penstock erase", statement_timeout_ms=_TIMEOUT_MS
     ) as connection:
-        recorded = [
-            each for each in copies_of(connection, what.topic) if each.target not in without
-        ]
-        _require_targets(what.topic, {each.target for each in recorded}, targets)
+        recorded = [each for each in copies_of(connection, topic) if each.target not in without]
+        _require_targets(topic, {each.target for each in recorded}, targets)
         for target in targets:  # while its rows are as the seals say
-            adopt(url, what.topic, target)
+            adopt(url, topic, target)
         archived = {(each.partition, each.log_epoch) for each in recorded}
-        found = _found(connection, what, targets, archived)
+        found = _found(connection, wanted, targets, archived)
         outside = (
             *(f"the archive target {name}, which was left out" for name in without),
-            *_outside(connection, what.topic),
+            *_outside(connection, topic),
         )
-        result = Erasure(
-            "", what.topic, found.in_database, found.in_archive, 0, 0, found.gone, outside
-        )
-        _require_unheld(connection, what.topic, found)
-        if dry_run:
-            return result
-        ((erasure,),) = call(
-            connection, "begin_erasure", topic=what.topic, event_id=what.event_id, key=what.key,
-            reason=reason, replace_key=what.replace_key,
-        )  # fmt: skip
-        result = replace(result, erasure=str(erasure))
-        result = _erase(connection, url, what, targets, found=found, result=result)
+        _require_unheld(connection, topic, found)
 
-        def go_on(copy: What) -> Erasure:
-            return erase(url, copy, reason, targets, without=without)
+        def erase_copies(copies: Sequence[What]) -> list[Erasure]:
+            return _erase_all(url, copies, reason, targets, without=without)
 
-        return _with_copies(
-            result, what, lambda: _copies(connection, result.erasure, what.key), go_on
-        )
+        results = []
+        for what in wanted:
+            own = found.of(what)
+            places = own.in_database, own.in_archive
+            result = Erasure("", topic, *places, 0, 0, own.gone, outside)
+            if not dry_run:
+                result = replace(result, erasure=_begin(connection, what, reason))
+                result = _erase(connection, url, what, targets, found=own, result=result)
+                result = _with_copies(connection, result, what, erase_copies)
+            results.append(result)
+        return results
+
+
+def _begin(connection: Any, what: What, reason: str) -> str:
+    ((erasure,),) = call(
+        connection, "begin_erasure", topic=what.topic, event_id=what.event_id, key=what.key,
+        reason=reason, replace_key=what.replace_key,
+    )  # fmt: skip
+    return str(erasure)
 
 
 def _erase(
@@ -180,7 +209,8 @@ def _erase(
     found: _ErasedEvents,
     result: Erasure,
 ) -> Erasure:
-    for partition, sequences in found.hot.items():
+    for partition, places in found.hot.items():
+        sequences = [sequence for sequence, _ in places]
         for lot in _lots(connection, what.topic, partition, sequences):
             erasing.erase_events(connection, result.erasure, partition, lot)
     letters = _letters(connection, result.erasure, what.key)
@@ -215,25 +245,28 @@ def _copies(connection: Any, erasure: str, key: str | None) -> list[tuple[str | 
 
 
 def _with_copies(
+    connection: Any,
     result: Erasure,
     what: What,
-    list_copies: Callable[[], Sequence[tuple[str | None, str]]],
-    go_on: Callable[[What], Erasure],
+    erase_copies: Callable[[Sequence[What]], list[Erasure]],
 ) -> Erasure:
-    """Erases each copy in its topic, and what was forwarded from there.
+    """Erases the copies in their topics, and what was forwarded from there.
 
     It asks until nothing is new: a copy may be moved on while another one is erased.
     """
     done, asked = 0, set[str]()
     while True:
-        copies = list_copies()
-        new = [(topic, copy) for topic, copy in copies if topic is not None and copy not in asked]
+        copies = _copies(connection, result.erasure, what.key)
+        new = defaultdict(list)
+        for topic, copy in copies:
+            if topic is not None and copy not in asked:
+                new[topic].append(What(topic, event_id=copy, replace_key=what.replace_key))
         if not new:
             break
-        for topic, event_id in new:
-            asked.add(event_id)
-            of_copy = go_on(What(topic, event_id=event_id, replace_key=what.replace_key))
-            done += of_copy.events_in_database + of_copy.events_in_archive + of_copy.copies
+        asked |= {copy for _, copy in copies}
+        for in_topic in new.values():
+            for of_copy in erase_copies(in_topic):
+                done += of_copy.events_in_database + of_copy.events_in_archive + of_copy.copies
     outside = result.outside
     hidden = sum(topic is None for topic, _ in copies)
     if hidden:
@@ -268,58 +301,67 @@ def _outside(connection: Any, topic: str) -> list[str]:
 
 
 def _found(
-    connection: Any, what: What, targets: Sequence[Target], archived: Collection[EpochKey]
+    connection: Any,
+    wanted: Sequence[What],
+    targets: Sequence[Target],
+    archived: Collection[EpochKey],
 ) -> _ErasedEvents:
-    hot: dict[int, list[int]] = {}
-    for part in partition_ranges(connection, what.topic):
+    topic = wanted[0].topic
+    hot: dict[int, list[_Place]] = {}
+    for part in partition_ranges(connection, topic):
         place = part.partition, part.low_sequence, part.high_watermark
-        hot[part.partition] = list(_in_database(connection, what, *place))
-    rehydrated = {row[:2] for row in call(connection, "rehydrated_of", topic=what.topic)}
+        hot[part.partition] = list(_in_database(connection, wanted, *place))
+    rehydrated = {row[:2] for row in call(connection, "rehydrated_of", topic=topic)}
     cold, gone = {}, 0
-    for epoch in log_epochs(connection, what.topic):
+    for epoch in log_epochs(connection, topic):
         if epoch.dropped_at is None:
             continue
         if key_of(epoch) not in archived:
             # Without a copy, what was rehydrated is all there is of it.
             if key_of(epoch) in rehydrated:
                 place = epoch.partition, epoch.first_sequence, epoch.last_sequence
-                hot[epoch.partition] += _in_database(connection, what, *place)
+                hot[epoch.partition] += _in_database(connection, wanted, *place)
             else:
                 gone += 1
             continue
         erased = tombstones_of(connection, epoch)
-        matches = _read_whole(connection, epoch, targets, _matcher(what))
-        fresh = [sequence for sequence in matches if sequence not in erased]
+        matches = _read_whole(connection, epoch, targets, _matcher(wanted))
+        fresh = [each for each in matches if each[0] not in erased]
         if fresh:
             cold[key_of(epoch)] = fresh
     return _ErasedEvents(hot, cold, gone)
 
 
 def _in_database(
-    connection: Any, what: What, partition: int, lowest: int, highest: int
-) -> Iterator[int]:
-    """The sequences of a range of a partition that the database has, a window at a time."""
+    connection: Any, wanted: Sequence[What], partition: int, lowest: int, highest: int
+) -> Iterator[_Place]:
+    """The places of a range of a partition that the database has, a window at a time."""
+    ids = [each.event_id for each in wanted if each.event_id is not None]
     for first in range(lowest, highest + 1, _EVENTS_AT_ONCE):
         rows = call(
             connection,
             "find_erasable",
-            topic=what.topic,
+            topic=wanted[0].topic,
             partition=partition,
             from_sequence=first,
             max_events=min(_EVENTS_AT_ONCE, highest - first + 1),
-            event_id=what.event_id,
-            key=what.key,
+            event_ids=ids or None,
+            key=wanted[0].key,
         )
-        for (sequence,) in rows:
-            yield int(sequence)
+        for sequence, event_id in rows:
+            yield int(sequence), str(event_id)
 
 
-def _matcher(what: What) -> Callable[[Target, Any], list[int]]:
-    def matches(target: Target, copy: Any) -> list[int]:
+def _matcher(wanted: Sequence[What]) -> Callable[[Target, Any], list[_Place]]:
+    ids, key = {each.event_id for each in wanted}, wanted[0].key
+
+    def matches(target: Target, copy: Any) -> list[_Place]:
         found = []
         for batch in read_copy(target, copy, copy.first_sequence, copy.last_sequence):
             columns = (batch.column(name).to_pylist() for name in ("sequence", "event_id", "key"))
-            found += [row[0] for row in zip(*columns, strict=True) if what.matches(*row[1:])]
+            for sequence, event_id, own_key in zip(*columns, strict=True):
+                if event_id in ids or (own_key is not None and own_key == key):
+                    found.append((sequence, event_id))
         return found
 
     return matches
@@ -355,7 +397,7 @@ def _require_unheld(connection: Any, topic: str, found: _ErasedEvents) -> None:
         for partition, sequences in places:
             held = [
                 each
-                for each in sequences
+                for each, _ in sequences
                 if hold.partition in {None, partition}
                 and hold.first_sequence <= each <= (hold.last_sequence or each)
             ]
@@ -384,14 +426,15 @@ def _lots(connection: Any, topic: str, partition: int, sequences: Sequence[int])
 def _add_pending(
     run: erasing.Erasing,
     targets: Sequence[Target],
-    cold: dict[EpochKey, list[int]],
+    cold: dict[EpochKey, list[_Place]],
     tombstone: Tombstone,
 ) -> None:
     """What is to be erased of dropped log epochs, with the checksums that they will have."""
     if not cold:
         return
     run.epochs.update({key_of(each): each for each in log_epochs(run.connection, run.topic)})
-    for key, sequences in cold.items():
+    for key, places in cold.items():
+        sequences = [sequence for sequence, _ in places]
         epoch = run.epochs[key]
         tombstones = dict(run.tombstones.get(key) or tombstones_of(run.connection, epoch))
         tombstones |= dict.fromkeys(sequences, tombstone)

@@ -110,6 +110,7 @@ def run_sweep(
             "expired consumers": sum(each.expired_consumers for each in found),
             "leases still locked": sum(each.locked_leases for each in found),
             "dead letters dropped by age": sum(each.expired_letters for each in found),
+            "copies of dead letters forgotten": sum(each.forgotten_copies for each in found),
             "rows of removed subscriptions": sum(each.leftover_rows for each in found),
             **duties.metadata(done),
         }

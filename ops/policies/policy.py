@@ -346,12 +346,14 @@ def _forwarded(connection: Any, wanted: Policies, claim: _OwnedChange) -> Iterat
         found = present[name].dead_letters_to
         if origin is not None and found is None:
             found = "a topic that this login may not see"
-        if said != found:
+        problem = present[name].dead_letters_problem if said is not None else None
+        if said != found or problem:
             mendable = claim.may_change(origin, is_named=said is not None)
         elif claim.adopts(origin):
             mendable = True
         else:
             continue
+        found = f"{found}, but {problem}" if problem else found
         yield PolicyDrift(
             name, "dead_letters_to", said or NONE, found or NONE, mendable, "subscription", origin
         )

@@ -153,10 +153,11 @@ def move(
             connection, queue, max_events, to=to, keep_deliveries=keep_deliveries
         )
     if output is Format.json:
-        show_json({"queue": queue, "moved": done.moved, "left": done.left})
+        said = {"queue": queue, "moved": done.moved, "left": done.left}
+        show_json(said | {"reasons": list(done.reasons)})
     else:
-        left = f", {done.left} left that are no copies of dead letters" if done.left else ""
-        say(f"queue {queue}: {done.moved} moved{left}")
+        left = f", {done.left} left" if done.left else ""
+        say("\n".join([f"queue {queue}: {done.moved} moved{left}", *done.reasons]))
 
 
 @app.command()

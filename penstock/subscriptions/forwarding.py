@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import database
-from penstock.errors import NotRedriven
+from penstock.errors import InvalidArgument, NotRedriven, PayloadTooLarge, PenstockError
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Receipt
 from penstock.topics import validation
@@ -25,14 +25,18 @@ from penstock.topics import validation
 #: move_all receives so many copies at a time, and hides them for so long.
 _AT_ONCE = 100
 _HIDDEN_SECONDS = 120.0
+#: Why one event stays while others can be moved: it is no copy of a letter, or the topic does not
+#: take it.
+_OF_ONE_EVENT = (NotRedriven, PayloadTooLarge, InvalidArgument)
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a run has moved, and how many events it left: they are no copies of letters."""
+    """How many events a run has moved, and how many it has left, with each reason once."""
 
     moved: int
     left: int
+    reasons: tuple[str, ...] = ()
 
 
 def set_dead_letters_to(
@@ -95,24 +99,45 @@ def move_all(
 ) -> Moved:
     """Receive copies of dead letters from a queue and move each, until there is none left.
 
-    For a connection that commits by itself.  What cannot go back is put back at the end; its
-    delivery does not count.
+    For a connection that commits by itself.  What cannot be moved is put back at the end, and its
+    delivery does not count: it is no copy of a letter that is still there, or the topic does not
+    take it.  ``reasons`` of the result says why.
     """
     options: dict[str, Any] = {"to": to, "keep_deliveries": keep_deliveries}
-    moved, left = 0, list[Receipt]()
-    while moved + len(left) < max_events:
-        wanted = min(_AT_ONCE, max_events - moved - len(left))
-        found = queue.receive(connection, subscription, wanted, visibility_seconds=_HIDDEN_SECONDS)
-        if not found:
-            break
-        receipts = [each.receipt for each in found]
+    moved, left = 0, dict[Receipt, str]()
+    try:
+        while moved + len(left) < max_events:
+            wanted = min(_AT_ONCE, max_events - moved - len(left))
+            found = queue.receive(
+                connection, subscription, wanted, visibility_seconds=_HIDDEN_SECONDS
+            )
+            if not found:
+                break
+            receipts = [each.receipt for each in found]
+            try:
+                moved += move(connection, subscription, receipts, **options)
+            except _OF_ONE_EVENT:
+                moved += _move_each(connection, subscription, receipts, options, left)
+            except PenstockError:  # put back at once, too
+                left |= dict.fromkeys(receipts, "")
+                raise
+    finally:
+        queue.release(connection, subscription, left, partly=True)
+    return Moved(moved, len(left), tuple(dict.fromkeys(left.values())))
+
+
+def _move_each(
+    connection: Any,
+    subscription: str,
+    receipts: Iterable[Receipt],
+    options: dict[str, Any],
+    left: dict[Receipt, str],
+) -> int:
+    """Move events one by one, and note why one stays.  Returns how many were moved."""
+    moved = 0
+    for receipt in receipts:
         try:
-            moved += move(connection, subscription, receipts, **options)
-        except NotRedriven:
-            for receipt in receipts:
-                try:
-                    moved += move(connection, subscription, [receipt], **options)
-                except NotRedriven:
-                    left.append(receipt)
-    queue.release(connection, subscription, left, partly=True)
-    return Moved(moved, len(left))
+            moved += move(connection, subscription, [receipt], **options)
+        except _OF_ONE_EVENT as error:
+            left[receipt] = error.message
+    return moved

@@ -16,7 +16,8 @@ class Subscription:
     """A subscription's topics and times, in seconds; ``paused_at`` is None while it runs.
 
     ``dead_letters_to``: the topic that its dead letters are published to; ``dead_letters_origin``:
-    who has set that, ``hand``, or ``file`` and the name of the policy file.
+    who has set that, ``hand``, or ``file`` and the name of the policy file.  Nothing goes there
+    while ``dead_letters_problem`` says why: who has set it lost a right.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Subscription:
     paused_reason: str | None
     dead_letters_to: str | None = None
     dead_letters_origin: str | None = None
+    dead_letters_problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

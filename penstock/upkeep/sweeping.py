@@ -1,8 +1,8 @@
 """Sweep: free what dead programs hold, and drop what was kept for long enough.
 
 Dead programs are consumers of subscriptions to which no consumer checks in any more, and Spark jobs
-that have staged events and never published them.  What is dropped are dead letters by age, and what
-removed subscriptions have left.
+that have staged events and never published them.  What is dropped are dead letters by age, what was
+kept to find copies of dead letters that are gone, and what removed subscriptions have left.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ class SweepResult:
 
     ``locked_leases`` could not be freed, because a transaction of the dead holder still locks
     them.  A later sweep or check-in frees them.  ``expired_letters`` are dead letters that were
-    older than their policy says.  ``orphaned_chunks`` of staged events are gone, and so are
+    older than their policy says.  ``forgotten_copies`` are rows of copies of dead letters that no
+    erasure has to find any more.  ``orphaned_chunks`` of staged events are gone, and so are
     ``leftover_rows`` of removed subscriptions.
     """
 
     expired_consumers: int
     locked_leases: int
     expired_letters: int
+    forgotten_copies: int
     orphaned_chunks: int
     leftover_rows: int
 
@@ -41,17 +43,18 @@ def sweep(connection: Any, max_rows: int = 1000) -> SweepResult:
     """Free the leases of consumers whose lease time is over, as every check-in does.
 
     Then move the positions of queues from which nobody receives, to before their lowest unfinished
-    event.  Then drop dead letters by age, staged events that are a day old, and leftovers in
-    batches of ``max_rows``, each in a transaction of its own where the connection commits by
-    itself: so leases never wait for it.
+    event.  Then drop dead letters by age, what is known of copies of dead letters that are gone,
+    staged events that are a day old, and leftovers in batches of ``max_rows``, each in a
+    transaction of its own where the connection commits by itself: so leases never wait for it.
     """
     ((expired, locked),) = database.call(connection, "sweep", max_rows=max_rows)
     ((letters,),) = database.call(connection, "expire_dead_letters", max_rows=max_rows)
+    ((copies,),) = database.call(connection, "forget_letter_copies", max_rows=min(max_rows, 10_000))
     ((orphans,),) = database.call(
         connection, "sweep_staged", max_age_seconds=ORPHAN_SECONDS, max_rows=max_rows
     )
     leftovers = _remove_leftovers(connection, max_rows)
-    return SweepResult(expired, locked, int(letters), int(orphans), leftovers)
+    return SweepResult(expired, locked, int(letters), int(copies), int(orphans), leftovers)
 
 
 def _remove_leftovers(connection: Any, max_rows: int) -> int:

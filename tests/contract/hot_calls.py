@@ -168,6 +168,17 @@ def _dead_letter_counts(own: Any, past: Seeded) -> object:
     return found
 
 
+@_may_read(60, "dead_letters_id")
+def _redrive(own: Any, past: Seeded) -> object:
+    ((name, letter_id),) = past.db.run(
+        "SELECT s.name, d.id FROM penstock.dead_letters AS d JOIN penstock.subscriptions AS s"
+        " ON s.id = d.subscription_id WHERE d.redriven_at IS NULL LIMIT 1"
+    )
+    with counted(own) as reads:
+        assert dead_letters.redrive(own, name, [letter_id]) == 1
+    return reads
+
+
 #: In this order: what was published is sequenced next.
 CALLS = {
     "publish": _publish,
@@ -189,4 +200,5 @@ CALLS = {
     "position": _position,
     "status": _status,
     "dead_letter_counts": _dead_letter_counts,
+    "redrive": _redrive,
 }

@@ -104,7 +104,7 @@ EPOCHS: dict[str, Call] = {
     "release_hold": lambda own, name: holds.release_hold(own, name, "case", "over"),
     "list_holds": holds.list_holds,
     "find_erasable": _looks_at(
-        "find_erasable", partition=0, from_sequence=1, max_events=1, event_id=None, key="k"
+        "find_erasable", partition=0, from_sequence=1, max_events=1, event_ids=None, key="k"
     ),
     "begin_erasure": _looks_at(
         "begin_erasure", event_id=None, key="k", reason="a claim", replace_key=False

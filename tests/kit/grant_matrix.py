@@ -79,6 +79,7 @@ finish_erasure          . . o . .
 finish_redriven         c . o . .
 finish_rehydration      . . o . .
 forget_copy             . . o . .
+forget_letter_copies    . . o . .
 function_roles          . i o . .
 give_up                 c . o . .
 grant_namespace         . i o . .

@@ -172,7 +172,8 @@ def test_sweep(run: Run, connection: Connection) -> None:
     run("sequence")
     stream.check_in(connection, stream.join(connection, "billing", "dead"))
     nothing = {
-        "expired_consumers": 0, "locked_leases": 0, "expired_letters": 0, "orphaned_chunks": 0,
+        "expired_consumers": 0, "locked_leases": 0, "expired_letters": 0,
+        "forgotten_copies": 0, "orphaned_chunks": 0,
         "leftover_rows": 0,
     }  # fmt: skip
     assert run("sweep", "-o", "json").rows == [nothing]

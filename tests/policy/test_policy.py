@@ -382,3 +382,24 @@ def test_where_dead_letters_go_is_kept_as_the_file_says(
     assert [each.name for each in policy.apply(connection, nothing)] == ["billing"]
     assert subscriptions.describe_subscription(connection, "billing").dead_letters_to is None
     assert subscriptions.describe_subscription(connection, "other").dead_letters_to == "shop/dead"
+
+
+@pytest.mark.parametrize("verb", ["publish", "consume"])
+def test_a_right_that_was_lost_is_drift(
+    connection: Connection, tmp_path: Path, orders: str, verb: str
+) -> None:
+    """Nothing is forwarded then.  Applying the file again names the topic with another login."""
+    penstock.create_topic(connection, "dead/letters", 1, create_namespaces=True)
+    stream.subscribe(connection, "billing", [orders])
+    said = "subscriptions: {billing: {dead_letters_to: dead/letters}}"
+    wanted = policy_file.parse(said, tmp_path / "policies.yaml")
+    policy.apply(connection, wanted)
+    connection.execute("UPDATE penstock.subscriptions SET dead_letters_by = 'gone'")
+    assert policy.drift(connection, wanted) == []
+    walled = "dead" if verb == "publish" else "shop"
+    penstock.grant_namespace(connection, walled, connection.info.user, verb)
+    (drift,) = policy.drift(connection, wanted)
+    assert "dead/letters, but the login that has named the topic may no" in str(drift.found)
+    assert verb in str(drift.found)
+    assert policy.apply(connection, wanted) == [drift]
+    assert policy.drift(connection, wanted) == []

@@ -1,16 +1,16 @@
 -- name: find_erasable
--- The sequences of a window of a partition that hold this event, or events of this key, and that were not erased yet:
--- of max_events (1 to 100,000) from a sequence on. Below the low sequence it looks at what was rehydrated. Raises
--- PS002, PS005, PS006, PS016.
+-- The sequences of a window of a partition that hold one of these events (a JSON array of ids), or an event of this
+-- key, and that were not erased yet, each with the event's id: of max_events (1 to 100,000) from a sequence on. Below
+-- the low sequence it looks at what was rehydrated. Raises PS002, PS005, PS006, PS016.
 CREATE PROCEDURE find_erasable(
-    topic LONGTEXT, `partition` INT, from_sequence BIGINT, max_events INT, event_id LONGTEXT, `key` LONGTEXT
+    topic LONGTEXT, `partition` INT, from_sequence BIGINT, max_events INT, event_ids JSON, `key` LONGTEXT
 )
 READS SQL DATA
 find: BEGIN
     DECLARE source_id, low, watermark, last, found BIGINT;
     CALL refuse_serializable('find_erasable()');
     CALL require_partition_for(topic, `partition`, 'operate', source_id);
-    CALL require_erasure_target(event_id, `key`);
+    CALL require_erasure_target(JSON_UNQUOTE(JSON_EXTRACT(event_ids, '$[0]')), `key`);
     IF NOT COALESCE(max_events BETWEEN 1 AND 100000 AND from_sequence >= 1, FALSE) THEN
         CALL refuse('PS006', CONCAT('cannot look at ', COALESCE(max_events, 'NULL'), ' events from sequence ',
                                     COALESCE(from_sequence, 'NULL')));
@@ -19,7 +19,7 @@ find: BEGIN
     CALL find_high_watermark(source_id, watermark);
     SET last = LEAST(watermark, from_sequence + max_events - 1);
     IF from_sequence < low THEN
-        CALL find_erasable_rehydrated(source_id, from_sequence, LEAST(last, low - 1), event_id, `key`);
+        CALL find_erasable_rehydrated(source_id, from_sequence, LEAST(last, low - 1), event_ids, `key`);
         LEAVE find;
     END IF;
     SELECT COUNT(e.event_id) INTO found
@@ -31,13 +31,16 @@ find: BEGIN
     IF found < last - from_sequence + 1 THEN
         CALL refuse('PS016', CONCAT('the database no longer has all events from sequence ', from_sequence, ' on'));
     END IF;
-    SELECT e.sequence
+    SELECT e.sequence,
+           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
+               AS event_id
     FROM logged_events AS e
     WHERE e.partition_id = source_id AND e.first_sequence <= last AND e.first_sequence >= (
           SELECT MAX(f.first_sequence) FROM chunks AS f
           WHERE f.partition_id = source_id AND f.first_sequence <= from_sequence)
       AND e.sequence BETWEEN from_sequence AND last
-      AND (CAST(e.`key` AS BINARY) = CAST(`key` AS BINARY) OR e.event_id = UNHEX(REPLACE(event_id, '-', '')))
+      AND (CAST(e.`key` AS BINARY) = CAST(`key` AS BINARY) OR e.event_id IN (
+          SELECT UNHEX(REPLACE(j.id, '-', '')) FROM JSON_TABLE(event_ids, '$[*]' COLUMNS (id CHAR(36) PATH '$')) AS j))
       AND NOT EXISTS (
           SELECT * FROM erased_events AS d WHERE d.partition_id = source_id AND d.sequence = e.sequence)
     ORDER BY e.sequence;
@@ -144,7 +147,7 @@ BEGIN
               SELECT * FROM erasures AS z
               WHERE z.topic_id = source_id AND d.reason = erased_reason(z.erasure) AND d.payload = ''
                 AND d.headers = erasure_mark(z.erasure))
-        ORDER BY d.id
+        ORDER BY d.subscription_id, d.partition_id, d.sequence, d.history  -- as lock_letters
         LIMIT 10000;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_over = TRUE;
     {{on error: CALL undo_call()}}

@@ -1,8 +1,8 @@
 -- name: find_erasable
--- The sequences of a window that hold the event, or events of the key, that is to be erased.
+-- The sequences of a window that hold the events, or events of the key, that are to be erased, and their ids.
 -- reads only
 CALL penstock.find_erasable(
-    %(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s, %(event_id)s, %(key)s
+    %(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s, %(event_ids)s, %(key)s
 )
 
 -- name: begin_erasure

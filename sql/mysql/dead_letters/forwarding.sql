@@ -69,7 +69,7 @@ BEGIN
         FROM JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (waiting_id BIGINT PATH '$[7]')) AS p
         JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
         LEFT JOIN letter_copies AS c FORCE INDEX (PRIMARY) ON c.copy_id = w.event_id
-        ORDER BY c.subscription_id, c.letter_id, w.partition_id, w.sequence;
+        ORDER BY w.partition_id, w.sequence;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
     CALL begin_call('move_letters()');
@@ -84,6 +84,7 @@ BEGIN
         CALL finish_keys(owner_id, pieces);
     END IF;
     CALL copy_out(owner_id, pieces);
+    CALL lock_letters_of(pieces);
     SET done = FALSE;
     OPEN copies;
     each_copy: LOOP
@@ -135,15 +136,68 @@ BEGIN
                SELECT n.event_id
                FROM pending AS p JOIN events AS n ON n.id >= p.block * 256 AND n.id < p.block * 256 + 256
                WHERE p.event_count > 0) AS waits
-    FROM letter_copies AS c
+    FROM (
+        SELECT a.copy_id
+        FROM erasures AS e JOIN letter_copies AS a FORCE INDEX (letter_copies_event) ON a.event_id = e.event_id
+        WHERE e.erasure = erasure
+        UNION ALL
+        SELECT b.copy_id
+        FROM letter_copies AS b FORCE INDEX (letter_copies_key)
+        WHERE b.`key` = `key` AND CAST(b.`key` AS BINARY) = CAST(`key` AS BINARY)
+    ) AS g
+    STRAIGHT_JOIN letter_copies AS c FORCE INDEX (PRIMARY) ON c.copy_id = g.copy_id
     JOIN topics AS t ON t.id = c.topic_id
-    JOIN erasures AS e ON e.erasure = erasure
-    WHERE c.partition_id BETWEEN source_id << 16 AND (source_id << 16) + 65535
-      AND (c.event_id = e.event_id OR CAST(c.`key` AS BINARY) = CAST(`key` AS BINARY))
+    WHERE c.partition_id >> 16 = source_id
       AND NOT EXISTS (
           SELECT z.erasure FROM erasures AS z
           WHERE z.topic_id = c.topic_id AND z.event_id = c.copy_id AND z.finished_at IS NOT NULL
             AND z.replace_key >= replaces)
     ORDER BY c.partition_id, c.sequence, c.copy_id
     LIMIT max_rows;
+END;
+
+-- name: forget_letter_copies
+-- Deletes the rows by which an erasure finds copies of dead letters, once the copy is gone: from the log, from the
+-- archive, and from what the readers of its topic keep. Of the rows that are due it looks at the max_rows oldest (1 to
+-- 10,000). A copy that is still there is looked at again at twice its age, or after a week. Returns how many rows it
+-- deleted. Raises PS006, PS018.
+CREATE PROCEDURE forget_letter_copies(max_rows INT)
+BEGIN
+    DECLARE copy_id BINARY(16);
+    DECLARE is_there BOOLEAN;
+    DECLARE gone INT DEFAULT 0;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    DECLARE due CURSOR FOR
+        SELECT c.copy_id, copy_is_there(c.topic_id, c.copy_partition_id, c.row_id, c.copy_id)
+        FROM letter_copies AS c FORCE INDEX (letter_copies_look)
+        WHERE c.look_at <= present
+        ORDER BY c.look_at
+        LIMIT max_rows;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('forget_letter_copies()');
+    CALL require_read_committed('forget_letter_copies()');
+    IF NOT COALESCE(max_rows BETWEEN 1 AND 10000, FALSE) THEN
+        CALL refuse('PS006', CONCAT('a look at ', COALESCE(max_rows, 'NULL'), ' copies: use 1 to 10,000'));
+    END IF;
+    SET done = FALSE;
+    OPEN due;
+    each_copy: LOOP
+        FETCH due INTO copy_id, is_there;
+        IF done THEN
+            LEAVE each_copy;
+        ELSEIF is_there THEN
+            UPDATE letter_copies AS c FORCE INDEX (PRIMARY)
+            SET c.look_at = LEAST(present + INTERVAL TIMESTAMPDIFF(SECOND, c.forwarded_at, present) SECOND,
+                                  present + INTERVAL 7 DAY)
+            WHERE c.copy_id = copy_id;
+        ELSE
+            DELETE c FROM letter_copies AS c FORCE INDEX (PRIMARY) WHERE c.copy_id = copy_id;
+            SET gone = gone + 1;
+        END IF;
+    END LOOP;
+    CLOSE due;
+    SELECT gone AS forgotten;
+    CALL end_call();
 END;

@@ -70,7 +70,7 @@ CREATE TABLE IF NOT EXISTS dropped_letters (
 
 -- name: letter_copies
 -- The copies of dead letters that were published to a topic, each with where its event comes from. A row outlives the
--- letter: an erasure finds the copy by it.
+-- letter, because an erasure finds the copy by it. It goes after the copy: see forget_letter_copies.
 CREATE TABLE IF NOT EXISTS letter_copies (
     copy_id BINARY(16) NOT NULL PRIMARY KEY,
     topic_id BIGINT NOT NULL,
@@ -82,12 +82,17 @@ CREATE TABLE IF NOT EXISTS letter_copies (
     event_id BINARY(16) NOT NULL,
     `key` VARCHAR(255),
     forwarded_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
-    -- Since when its letter is with its subscription again, or has a newer copy.
-    ended_at DATETIME(6),
-    -- The copies of a letter.
-    KEY letter_copies_letter (letter_id),
-    -- The copies of a topic's events, for an erasure.
-    KEY letter_copies_origin (partition_id, sequence),
-    -- Those that go with their topic.
-    KEY letter_copies_topic (topic_id)
+    -- The partition of the copy, and its id in events.
+    copy_partition_id BIGINT NOT NULL,
+    row_id BIGINT NOT NULL,
+    -- When a sweep looks next whether the copy is still there.
+    look_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6) + INTERVAL 1 HOUR),
+    -- The copies of an event, or of a key, for an erasure.
+    KEY letter_copies_event (event_id),
+    KEY letter_copies_key (`key`),
+    -- Those that go with a topic: that of the event, and that of the copy.
+    KEY letter_copies_origin (partition_id),
+    KEY letter_copies_topic (topic_id),
+    -- Those that a sweep looks at next.
+    KEY letter_copies_look (look_at)
 ) ENGINE = InnoDB;

@@ -94,7 +94,8 @@ BEGIN
             begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated find_erasable
             begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of
             note_target_speed target_speeds receive acknowledge extend release_claims reject peek queue_statistics
-            queue_pointers describe_queue configure_queue purge set_dead_letters_to move_letters copies_of_erasure'
+            queue_pointers describe_queue configure_queue purge set_dead_letters_to move_letters copies_of_erasure
+            forget_letter_copies'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

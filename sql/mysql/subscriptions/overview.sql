@@ -2,6 +2,7 @@
 -- The subscriptions that the login may see: which topics they read, their times in seconds, and, for one that
 -- is paused, since when, by whom and why. dead_letters_to is the topic that its dead letters are published to, if the
 -- login may see that, and dead_letters_origin who has set it: 'hand', or 'file ' and the name of the policy file.
+-- dead_letters_problem says why nothing goes there: who has set it lost a right.
 CREATE PROCEDURE list_subscriptions()
 READS SQL DATA
 BEGIN

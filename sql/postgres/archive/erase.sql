@@ -1,10 +1,10 @@
 -- name: find_erasable
--- The sequences of a window of a partition that hold this event, or events of this key, and that were not erased yet:
--- of max_events (1 to 100,000) from a sequence on. Below the low sequence it looks at what was rehydrated. Raises
--- PS002, PS005, PS006, PS016.
+-- The sequences of a window of a partition that hold one of these events, or an event of this key, and that were not
+-- erased yet, each with the event's id: of max_events (1 to 100,000) from a sequence on. Below the low sequence it
+-- looks at what was rehydrated. Raises PS002, PS005, PS006, PS016.
 CREATE OR REPLACE FUNCTION find_erasable(
-    topic text, partition integer, from_sequence bigint, max_events integer, event_id uuid, key text
-) RETURNS TABLE (sequence bigint)
+    topic text, partition integer, from_sequence bigint, max_events integer, event_ids uuid[], key text
+) RETURNS TABLE (sequence bigint, event_id uuid)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     source_id bigint := require_partition_for(topic, partition, 'operate');
@@ -12,16 +12,19 @@ DECLARE
     below boolean;
     found_rows bigint;
     found_sequences bigint[];
+    found_ids uuid[];
 BEGIN
-    PERFORM require_erasure_target(event_id, key);
+    PERFORM require_erasure_target(event_ids[1], key);
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 100000 OR from_sequence IS NULL OR from_sequence < 1 THEN
         PERFORM refuse('PS006', format('cannot look at %s events from sequence %s', max_events, from_sequence),
                        'Sequences start at 1; look at 1 to 100,000 events at a time.');
     END IF;
     SELECT p.low_sequence, from_sequence < p.low_sequence INTO low, below FROM partitions AS p WHERE p.id = source_id;
     SELECT count(*), array_agg(r.sequence ORDER BY r.sequence) FILTER (
-        WHERE r.key = find_erasable.key OR r.event_id = find_erasable.event_id)
-    INTO found_rows, found_sequences
+               WHERE r.key = find_erasable.key OR r.event_id = ANY (event_ids)),
+           array_agg(r.event_id ORDER BY r.sequence) FILTER (
+               WHERE r.key = find_erasable.key OR r.event_id = ANY (event_ids))
+    INTO found_rows, found_sequences, found_ids
     FROM (
         SELECT l.*
         FROM read_log(source_id, find_erasable.from_sequence, find_erasable.max_events) AS l
@@ -37,8 +40,8 @@ BEGIN
                        'They were dropped: run the erasure again, which looks into the archive.');
     END IF;
     RETURN QUERY
-    SELECT f.sequence
-    FROM unnest(found_sequences) AS f (sequence)
+    SELECT f.sequence, f.event_id
+    FROM unnest(found_sequences, found_ids) AS f (sequence, event_id)
     WHERE NOT EXISTS (
         SELECT FROM erased_events AS e WHERE e.partition_id = source_id AND e.sequence = f.sequence)
     ORDER BY f.sequence;
@@ -171,7 +174,7 @@ BEGIN
               SELECT FROM erasures AS z
               WHERE z.topic_id = held.topic_id AND d.reason = erased_reason(z.erasure) AND d.payload = ''
                 AND d.headers = erasure_mark(z.erasure))
-        ORDER BY d.subscription_id, d.id
+        ORDER BY d.subscription_id, d.partition_id, d.sequence, d.history  -- as lock_letters
         LIMIT max_rows
     LOOP
         PERFORM require_unheld(letter.partition_id, ARRAY[letter.sequence]);

@@ -1,8 +1,9 @@
 -- name: find_erasable
--- The sequences of a window that hold the event, or events of the key, that is to be erased.
-SELECT sequence
+-- The sequences of a window that hold the events, or events of the key, that are to be erased, and their ids.
+SELECT sequence, event_id::text
 FROM penstock.find_erasable(
-    %(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::integer, %(event_id)s::uuid, %(key)s)
+    %(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::integer, %(event_ids)s::uuid[],
+    %(key)s)
 
 -- name: begin_erasure
 -- Opens an erasure, or finds the open one of the same event or key; returns its id.

@@ -37,6 +37,10 @@ FROM penstock.list_skips(%(subscription)s)
 -- Deletes dead letters that are older than their policy says. Returns how many.
 SELECT penstock.expire_dead_letters(%(max_rows)s::integer)
 
+-- name: forget_letter_copies
+-- Deletes what was kept to find copies of dead letters that are gone. Returns how many rows.
+SELECT penstock.forget_letter_copies(%(max_rows)s::integer)
+
 -- name: remove_leftovers
 -- Deletes what removed subscriptions have left, some rows at a time. Returns how many.
 SELECT penstock.remove_leftovers(%(max_rows)s::integer)

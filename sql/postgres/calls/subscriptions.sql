@@ -36,14 +36,14 @@ SELECT penstock.resume_subscription(%(subscription)s)
 -- Every subscription that the login may see.
 SELECT
     name, mode, topics, heartbeat_seconds, lease_seconds, release_seconds, max_consumers, created_at, paused_at,
-    paused_by, paused_reason, dead_letters_to, dead_letters_origin
+    paused_by, paused_reason, dead_letters_to, dead_letters_origin, dead_letters_problem
 FROM penstock.list_subscriptions()
 
 -- name: describe_subscription
 -- One subscription, as in list_subscriptions.
 SELECT
     name, mode, topics, heartbeat_seconds, lease_seconds, release_seconds, max_consumers, created_at, paused_at,
-    paused_by, paused_reason, dead_letters_to, dead_letters_origin
+    paused_by, paused_reason, dead_letters_to, dead_letters_origin, dead_letters_problem
 FROM penstock.describe_subscription(%(subscription)s)
 
 -- name: subscription_consumers

@@ -70,6 +70,7 @@ BEGIN
     SELECT COALESCE(array_agg(w.event_id ORDER BY w.partition_id, w.sequence), '{}') INTO copies
     FROM queue_waiting AS w
     WHERE w.id = ANY (ARRAY(SELECT p.waiting_id FROM unnest(pieces) AS p));
+    PERFORM lock_letters_of(copies);
     IF topic IS NOT NULL THEN
         PERFORM require_publisher(topic);
         elsewhere := copies_from_elsewhere(copies, require_topic_for(topic, 'publish'));
@@ -106,14 +107,54 @@ BEGIN
     )
     SELECT CASE WHEN sees_topic(t.id, 'operate') THEN t.address END, c.copy_id,
            c.copy_id IN (SELECT w.event_id FROM waiting AS w) OR (SELECT count(*) FROM waiting AS w) = 100000
-    FROM letter_copies AS c JOIN topics AS t ON t.id = c.topic_id
-    WHERE c.partition_id BETWEEN held.topic_id << 16 AND (held.topic_id << 16) + 65535
-      AND (c.event_id = held.event_id OR c.key = copies_of_erasure.key)
+    FROM (
+        SELECT a.* FROM letter_copies AS a WHERE a.event_id = held.event_id
+        UNION ALL
+        SELECT b.* FROM letter_copies AS b WHERE b.key = copies_of_erasure.key
+    ) AS c JOIN topics AS t ON t.id = c.topic_id
+    WHERE c.partition_id >> 16 = held.topic_id
       AND NOT EXISTS (
           SELECT FROM erasures AS z
           WHERE z.topic_id = c.topic_id AND z.event_id = c.copy_id AND z.finished_at IS NOT NULL
             AND z.replace_key >= held.replace_key)
     ORDER BY c.partition_id, c.sequence, c.copy_id
     LIMIT max_rows;
+END
+$$;
+
+-- name: forget_letter_copies
+-- Deletes the rows by which an erasure finds copies of dead letters, once the copy is gone: from the log, from the
+-- archive, and from what the readers of its topic keep. Of the rows that are due it looks at the max_rows oldest (1 to
+-- 10,000). A copy that is still there is looked at again at twice its age, or after a week. Returns how many rows it
+-- deleted. Raises PS006, PS018.
+CREATE OR REPLACE FUNCTION forget_letter_copies(max_rows integer DEFAULT 1000) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    present timestamptz := clock_timestamp();
+    gone bigint;
+BEGIN
+    PERFORM commit_durably();
+    PERFORM require_read_committed('forget_letter_copies()');
+    IF max_rows IS NULL OR max_rows NOT BETWEEN 1 AND 10000 THEN
+        PERFORM refuse('PS006', format('a look at %s copies', max_rows), 'Use 1 to 10,000.');
+    END IF;
+    WITH due AS MATERIALIZED (
+        SELECT c.* FROM letter_copies AS c
+        WHERE c.look_at <= present
+        ORDER BY c.look_at
+        LIMIT max_rows
+        FOR UPDATE SKIP LOCKED
+    ), judged AS MATERIALIZED (
+        SELECT d.copy_id, d.forwarded_at,
+               copy_is_there(d.topic_id, d.copy_partition_id, d.row_id, d.copy_id) AS is_there
+        FROM due AS d
+    ), later AS (
+        UPDATE letter_copies AS c SET look_at = present + LEAST(present - j.forwarded_at, interval '7 days')
+        FROM judged AS j
+        WHERE c.copy_id = j.copy_id AND j.is_there
+    )
+    DELETE FROM letter_copies AS c USING judged AS j WHERE c.copy_id = j.copy_id AND NOT j.is_there;
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    RETURN gone;
 END
 $$;

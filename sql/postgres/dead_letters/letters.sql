@@ -100,9 +100,15 @@ BEGIN
     IF letter_ids IS NULL THEN
         PERFORM refuse('PS006', 'no dead letter is named', 'Name those that are to be dropped.');
     END IF;
-    WITH dropped AS (
-        DELETE FROM dead_letters AS d
+    WITH locked AS (  -- in the order of lock_letters
+        SELECT d.id
+        FROM dead_letters AS d
         WHERE d.subscription_id = owner_id AND d.id = ANY (letter_ids)
+        ORDER BY d.partition_id, d.sequence, d.history
+        FOR UPDATE
+    ), dropped AS (
+        DELETE FROM dead_letters AS d USING locked AS l
+        WHERE d.subscription_id = owner_id AND d.id = l.id
         RETURNING d.*
     )
     INSERT INTO dropped_letters (

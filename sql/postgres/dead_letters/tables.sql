@@ -73,7 +73,7 @@ CREATE TABLE dropped_letters (
 
 -- name: letter_copies
 -- The copies of dead letters that were published to a topic, each with where its event comes from. A row outlives the
--- letter: an erasure finds the copy by it.
+-- letter, because an erasure finds the copy by it. It goes after the copy: see forget_letter_copies.
 CREATE TABLE letter_copies (
     copy_id uuid PRIMARY KEY,
     topic_id bigint NOT NULL,
@@ -85,12 +85,17 @@ CREATE TABLE letter_copies (
     event_id uuid NOT NULL,
     key text,
     forwarded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Since when its letter is with its subscription again, or has a newer copy.
-    ended_at timestamptz
+    -- The partition of the copy, and its id in events.
+    copy_partition_id bigint NOT NULL,
+    row_id bigint NOT NULL,
+    -- When a sweep looks next whether the copy is still there.
+    look_at timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 hour'
 );
--- The copies of a letter.
-CREATE INDEX letter_copies_letter ON letter_copies (subscription_id, letter_id);
--- The copies of a topic's events, for an erasure.
-CREATE INDEX letter_copies_origin ON letter_copies (partition_id, sequence);
--- Those that go with their topic.
+-- The copies of an event, or of a key, for an erasure.
+CREATE INDEX letter_copies_event ON letter_copies (event_id);
+CREATE INDEX letter_copies_key ON letter_copies (key) WHERE key IS NOT NULL;
+-- Those that go with a topic: that of the event, and that of the copy.
+CREATE INDEX letter_copies_origin ON letter_copies (partition_id);
 CREATE INDEX letter_copies_topic ON letter_copies (topic_id);
+-- Those that a sweep looks at next.
+CREATE INDEX letter_copies_look ON letter_copies (look_at);

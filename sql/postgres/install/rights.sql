@@ -85,7 +85,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated find_erasable
             begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of
             note_target_speed target_speeds receive acknowledge extend release_claims reject peek queue_statistics
-            queue_pointers describe_queue configure_queue purge set_dead_letters_to move_letters copies_of_erasure')
+            queue_pointers describe_queue configure_queue purge set_dead_letters_to move_letters copies_of_erasure
+            forget_letter_copies')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name

@@ -2,11 +2,12 @@
 -- The subscriptions that the login may see: which topics they read, their times in seconds, and, for one that
 -- is paused, since when, by whom and why. dead_letters_to is the topic that its dead letters are published to, if the
 -- login may see that, and dead_letters_origin who has set it: 'hand', or 'file ' and the name of the policy file.
+-- dead_letters_problem says why nothing goes there: who has set it lost a right.
 CREATE OR REPLACE FUNCTION list_subscriptions()
 RETURNS TABLE (
     name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
     release_seconds double precision, max_consumers integer, created_at timestamptz, paused_at timestamptz,
-    paused_by text, paused_reason text, dead_letters_to text, dead_letters_origin text
+    paused_by text, paused_reason text, dead_letters_to text, dead_letters_origin text, dead_letters_problem text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT s.name, s.mode, ARRAY(
@@ -17,7 +18,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
            s.paused_by, s.paused_reason, (
                SELECT t.address FROM topics AS t
                WHERE t.id = s.dead_letters_to AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))),
-           s.dead_letters_origin
+           s.dead_letters_origin, forwarding_problem(s)
     FROM subscriptions AS s
     WHERE NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id)
     ORDER BY s.name
@@ -29,7 +30,7 @@ CREATE OR REPLACE FUNCTION describe_subscription(subscription text)
 RETURNS TABLE (
     name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
     release_seconds double precision, max_consumers integer, created_at timestamptz, paused_at timestamptz,
-    paused_by text, paused_reason text, dead_letters_to text, dead_letters_origin text
+    paused_by text, paused_reason text, dead_letters_to text, dead_letters_origin text, dead_letters_problem text
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN

@@ -174,6 +174,8 @@ def test_dead_letters_go_on_to_a_topic_and_back(db: ContractDatabase, run: Run) 
     (letter, _) = run("dead-letter", "list", QUEUE, "-o", "json").rows
     assert (letter["forwarded_to"], letter["not_forwarded"]) == ("tests/dead", None)
     done = run("dead-letter", "move", "hospital", "--keep-deliveries", "-o", "json").json
+    (reason,) = done.pop("reasons")
+    assert "no copies of dead letters" in reason
     assert done == {"queue": "hospital", "moved": 2, "left": 1}
     assert run("dead-letter", "list", QUEUE, "-o", "json").rows == []
     assert queue.statistics(own, "hospital").ready == 1

@@ -34,7 +34,7 @@ VERBS = (
     "publish", "publish_packed", "publish_batch", "sequence", "fetch", "high_watermarks", "poll",
     "commit", "heartbeat", "heartbeats", "check_in", "release", "leave", "position", "open_block",
     "read_block", "relay_failure", "log_status", "unsequenced", "pressure_problem",
-    "measure_pressure", "dead_letter_counts",
+    "measure_pressure", "dead_letter_counts", "redrive",
 )  # fmt: skip
 #: A pass comes to them after a restore only.
 RARE = {"open_era", "repair_pass"}
@@ -52,7 +52,12 @@ INDEXES = {
     "active_partitions": {"PRIMARY"},
     "blocks": {"PRIMARY", "blocks_newest"},
     "relay_failures": {"PRIMARY", "relay_failures_attempt"},
-    "dead_letters": {"PRIMARY", "dead_letters_redriven"},
+    "dead_letters": {
+        "PRIMARY",
+        "dead_letters_redriven",
+        "dead_letters_id",
+        "dead_letters_parked",
+    },
     "topics": {"PRIMARY", "topics_address"},
     "partitions": {"PRIMARY", "partitions_number"},
     "subscriptions": {"PRIMARY", "subscriptions_name"},

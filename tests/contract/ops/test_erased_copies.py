@@ -9,6 +9,7 @@ import pytest
 
 from ops import erase as module
 from ops.erase import What, erase
+from penstock import database
 from penstock.archive.targets import Target
 from penstock.errors import ErasureRefused
 from penstock.publishing.publish import publish
@@ -67,6 +68,29 @@ def test_a_letter_is_erased_in_every_topic_that_it_went_to(
         (letter,) = dead_letters.dead_letters(own, name)
         assert (letter.payload_bytes, letter.reason[:9]) == (0, "erased by")
     assert erase(db.url, what, "art. 17", []).copies == 0
+
+
+def test_a_topic_is_searched_once_for_all_copies(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many letters of a key went there."""
+    own = _forwarded(db)
+    for _ in range(2):
+        publish(own, TOPIC, b"secret", key="k")
+        _die(own, QUEUE)
+    drain(own)
+    searched = []
+    searched_by = database.call
+
+    def noted(connection: Any, name: str, **binds: Any) -> Any:
+        if name == "find_erasable":
+            searched.append(binds["topic"])
+        return searched_by(connection, name, **binds)
+
+    monkeypatch.setattr(module, "call", noted)
+    assert erase(db.url, What(TOPIC, key="k"), "art. 17", []).copies == 4
+    assert sorted(searched) == [DEAD, LAST, TOPIC]
+    assert _payloads(own) == [[b""] * 3, [b""] * 3, [b""]]
 
 
 def test_a_copy_that_only_the_archive_has_is_erased_there(

@@ -265,9 +265,9 @@ def test_orphans_go_by_age(db: ContractDatabase) -> None:
     with closing(db.connect()) as own:
         topic(own)
         stage(own, _messages(0, 1_500))
-        assert sweep(own) == SweepResult(0, 0, 0, 0, 0)
+        assert sweep(own) == SweepResult(0, 0, 0, 0, 0, 0)
         db.run("UPDATE penstock.staged_writes SET staged_at = '2026-01-01' WHERE chunk = 0")
-        assert sweep(own) == SweepResult(0, 0, 0, 1, 0)
+        assert sweep(own) == SweepResult(0, 0, 0, 0, 1, 0)
         with pytest.raises(InvalidArgument):
             database.call(own, "sweep_staged", max_age_seconds=-1.0, max_rows=1)
     assert count(db, "staged_writes") == 1

@@ -145,7 +145,7 @@ def test_who_sets_the_order_sees_a_redrive(db: ContractDatabase, own: Connection
 def test_without_the_lock_they_do_not_see_each_other(db: ContractDatabase, own: Connection) -> None:
     """Mutant: a redrive waits for nobody."""
     mutated(db, {
-        "postgres": ("redrive_queue", [("WHERE s.id = owner_id FOR SHARE", "WHERE false")]),
-        "mysql": ("redrive_queue", [("s.id = owner_id LOCK IN SHARE MODE", "FALSE")]),
+        "postgres": ("lock_letters", [("s.id = owner_id FOR SHARE", "s.id = owner_id")]),
+        "mysql": ("lock_letters", [("s.id = owner_id LOCK IN SHARE MODE", "s.id = owner_id")]),
     })  # fmt: skip
     assert sorted(_redriven_while_it_is_set(db, own, waits=False)) == ["1", "2"]

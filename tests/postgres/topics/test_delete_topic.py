@@ -10,6 +10,7 @@ import penstock
 from penstock import log, subscriptions
 from penstock.errors import InUse, PenstockError, StaleLease, TopicNotFound
 from penstock.subscriptions import stream
+from tests.contract.reads import counted
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, drain, open_transaction, put, texts, topic, value
 from tests.kit.names import broken, meets
@@ -260,3 +261,19 @@ def test_a_deletion_waits_for_who_subscribes_and_is_refused(
     assert waited
     assert isinstance(answer, InUse)
     assert broken(connection) == {}
+
+
+def test_a_deletion_reads_no_copies_of_other_topics(connection: Connection) -> None:
+    """However many dead letters others have forwarded: by where they come from, and lie."""
+    topic(connection, 1)
+    connection.execute(
+        "INSERT INTO penstock.letter_copies (copy_id, topic_id, subscription_id, letter_id,"
+        " partition_id, sequence, history, event_id, copy_partition_id, row_id)"
+        " SELECT gen_random_uuid(), n + 100, 1, n, (n + 100) << 16, 1, 1, gen_random_uuid(), 1, n"
+        " FROM generate_series(1, 5000) AS n"
+    )
+    connection.execute("ANALYZE penstock.letter_copies")
+    with connection.transaction(), counted(connection) as reads:
+        penstock.delete_topic(connection, TOPIC)
+    assert {"letter_copies_origin", "letter_copies_topic"} <= reads.indexes
+    assert reads.scanned.get("letter_copies", 0) == 0

@@ -13,7 +13,7 @@ END;
 -- name: find_erasable_rehydrated
 -- What find_erasable finds in log epochs that were rehydrated. Raises PS016.
 CREATE PROCEDURE find_erasable_rehydrated(
-    part_id BIGINT, from_sequence BIGINT, last BIGINT, event_id LONGTEXT, `key` LONGTEXT
+    part_id BIGINT, from_sequence BIGINT, last BIGINT, event_ids JSON, `key` LONGTEXT
 )
 READS SQL DATA
 BEGIN
@@ -22,10 +22,13 @@ BEGIN
     IF readable < last THEN
         CALL refuse('PS016', CONCAT('the database no longer has all events from sequence ', from_sequence, ' on'));
     END IF;
-    SELECT r.sequence
+    SELECT r.sequence,
+           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(r.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
+               AS event_id
     FROM rehydrated_events AS r
     WHERE r.partition_id = part_id AND r.sequence BETWEEN from_sequence AND last
-      AND (CAST(r.`key` AS BINARY) = CAST(`key` AS BINARY) OR r.event_id = UNHEX(REPLACE(event_id, '-', '')))
+      AND (CAST(r.`key` AS BINARY) = CAST(`key` AS BINARY) OR r.event_id IN (
+          SELECT UNHEX(REPLACE(j.id, '-', '')) FROM JSON_TABLE(event_ids, '$[*]' COLUMNS (id CHAR(36) PATH '$')) AS j))
       AND NOT EXISTS (
           SELECT * FROM erased_events AS d WHERE d.partition_id = part_id AND d.sequence = r.sequence)
     ORDER BY r.sequence;

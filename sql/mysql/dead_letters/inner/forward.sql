@@ -37,24 +37,25 @@ END;
 CREATE PROCEDURE forward_letter(letter BIGINT, target_id BIGINT, named_by VARCHAR(400))
 BEGIN
     DECLARE copy_id BINARY(16);
-    DECLARE place BIGINT;
+    DECLARE place, row_id BIGINT;
     DECLARE blocks LONGBLOB;
     DECLARE copy_headers LONGTEXT;
     DECLARE problem VARCHAR(500);
-    -- An event that dies again has a new copy: the letter does not wait for the old one.
-    CALL end_copies_of(letter);
     SET copy_headers = letter_headers(letter);
     CALL forward_problem(letter, target_id, named_by, copy_headers, place, problem);
     IF problem IS NULL THEN
         CALL new_event_id(copy_id);
         CALL take_blocks(1, blocks);
+        SET row_id = CAST(CONV(HEX(blocks), 16, 10) AS SIGNED) * 256;
         INSERT INTO events (id, partition_id, event_id, `key`, type, content_type, headers, payload, created_at)
-        SELECT CAST(CONV(HEX(blocks), 16, 10) AS SIGNED) * 256, place, copy_id, d.`key`, d.type, d.content_type,
+        SELECT row_id, place, copy_id, d.`key`, d.type, d.content_type,
                copy_headers, d.payload, UTC_TIMESTAMP(6)
         FROM dead_letters AS d FORCE INDEX (dead_letters_id) WHERE d.id = letter;
         INSERT INTO letter_copies (
-            copy_id, topic_id, subscription_id, letter_id, partition_id, sequence, history, event_id, `key`)
-        SELECT copy_id, target_id, d.subscription_id, d.id, d.partition_id, d.sequence, d.history, d.event_id, d.`key`
+            copy_id, topic_id, subscription_id, letter_id, partition_id, sequence, history, event_id, `key`,
+            copy_partition_id, row_id)
+        SELECT copy_id, target_id, d.subscription_id, d.id, d.partition_id, d.sequence, d.history, d.event_id, d.`key`,
+               place, row_id
         FROM dead_letters AS d FORCE INDEX (dead_letters_id) WHERE d.id = letter;
         UPDATE dead_letters AS d FORCE INDEX (dead_letters_id)
         SET d.forwarded_to = target_id, d.forwarded_as = copy_id, d.not_forwarded = NULL
@@ -184,6 +185,28 @@ BEGIN
     DECLARE asked_in BIGINT;
     SELECT MAX(IF(t.restricted, t.namespace_id, NULL)) INTO asked_in FROM topics AS t WHERE t.id = topic_id;
     RETURN asked_in IS NULL OR login_has_right(login, asked_in, verb);
+END;
+
+-- name: forwarding_problem
+-- Why nothing of a subscription is forwarded although it names a topic, or NULL: the login that has named it lost one
+-- of the rights that are asked at each burial.
+CREATE FUNCTION forwarding_problem(owner_id BIGINT) RETURNS VARCHAR(200)
+READS SQL DATA
+BEGIN
+    DECLARE target_id BIGINT;
+    DECLARE named_by VARCHAR(400);
+    DECLARE hidden INT;
+    SELECT MAX(t.id), MAX(s.dead_letters_by) INTO target_id, named_by
+    FROM subscriptions AS s JOIN topics AS t ON t.id = s.dead_letters_to WHERE s.id = owner_id;
+    IF target_id IS NULL THEN
+        RETURN NULL;
+    ELSEIF NOT may_forward(named_by, target_id) THEN
+        RETURN 'the login that has named the topic may no longer publish to it';
+    END IF;
+    SELECT COUNT(r.topic_id) INTO hidden
+    FROM subscription_topics AS r
+    WHERE r.subscription_id = owner_id AND NOT login_may(named_by, r.topic_id, 'consume');
+    RETURN IF(hidden > 0, 'the login that has named the topic may not consume the events', NULL);
 END;
 
 -- name: refuse_forwarding

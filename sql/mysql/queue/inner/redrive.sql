@@ -1,23 +1,21 @@
 -- name: redrive_queue
--- What redrive does for a queue: dead letters (a JSON array of ids, or NULL: all) become events again that wait outside
--- the window, with new deliveries and failures, in the order of history and sequence. Where keys have an order, they
--- wait for their key instead: the dealer brings each when no other event of its key is out, the lowest sequence first.
--- With keep_deliveries those of before are reported too; they count for no limit. changed is how many.
+-- What redrive does for a queue: dead letters (a JSON array of ids), which lock_letters has locked, become events again
+-- that wait outside the window, with new deliveries and failures, in the order of history and sequence. Where keys have
+-- an order, they wait for their key instead: the dealer brings each when no other event of its key is out, the lowest
+-- sequence first. With keep_deliveries those of before are reported too; they count for no limit. changed is how many.
 CREATE PROCEDURE redrive_queue(owner_id BIGINT, letter_ids JSON, keep_deliveries BOOLEAN, OUT changed BIGINT)
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
-    DECLARE letter, locked BIGINT;
+    DECLARE letter BIGINT;
     DECLARE inserted INT;
     DECLARE done, ordered BOOLEAN DEFAULT FALSE;
     DECLARE letters CURSOR FOR
-        SELECT d.id FROM dead_letters AS d
-        WHERE d.subscription_id = owner_id AND (letter_ids IS NULL OR d.id IN (
-            SELECT j.id FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j))
+        SELECT d.id
+        FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
+        STRAIGHT_JOIN dead_letters AS d FORCE INDEX (dead_letters_id) ON d.id = g.id
         ORDER BY d.partition_id, d.history, d.sequence;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     SET changed = 0;
-    -- Who sets the order locks this row too, and counts what is in hand.
-    SELECT MAX(s.id) INTO locked FROM subscriptions AS s WHERE s.id = owner_id LOCK IN SHARE MODE;
     SET ordered = keeps_order(owner_id);
     OPEN letters;
     each_letter: LOOP
@@ -25,8 +23,6 @@ BEGIN
         IF done THEN
             LEAVE each_letter;
         END IF;
-        -- Locked, because another session may have redriven or dropped it.
-        SET letter = (SELECT d.id FROM dead_letters AS d WHERE d.id = letter FOR UPDATE);
         INSERT INTO queue_waiting (
             subscription_id, partition_id, sequence, history, due_at, deliveries, deliveries_before, failures, reason,
             event_id, `key`, type, content_type, headers, payload, created_at, sequenced_at)
@@ -44,7 +40,6 @@ BEGIN
             WHERE w.id = LAST_INSERT_ID() AND w.`key` IS NOT NULL;
         END IF;
         SET changed = changed + inserted;
-        CALL end_copies_of(letter);
         DELETE d FROM dead_letters AS d WHERE d.id = letter;
     END LOOP;
     CLOSE letters;

@@ -15,7 +15,7 @@ BEGIN
                SELECT f.address FROM topics AS f
                WHERE f.id = s.dead_letters_to AND (NOT f.restricted OR has_right(f.namespace_id, 'any')))
                AS dead_letters_to,
-           s.dead_letters_origin
+           s.dead_letters_origin, forwarding_problem(s.id) AS dead_letters_problem
     FROM subscriptions AS s
     WHERE (only_id IS NULL OR s.id = only_id) AND NOT reads_hidden(s.id)
     ORDER BY s.name;

@@ -75,9 +75,10 @@ BEGIN
     STRAIGHT_JOIN attempts AS a FORCE INDEX (PRIMARY) ON a.subscription_id = r.id AND a.partition_id = p.id;
     CALL forget_queue(readers);
     -- After what the workers of queues have rejected until now.
+    -- In the order of lock_letters.
     DELETE d
-    FROM doomed_partitions AS p
-    STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
+    FROM JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
+    STRAIGHT_JOIN doomed_partitions AS p
     STRAIGHT_JOIN dead_letters AS d FORCE INDEX (PRIMARY) ON d.subscription_id = r.id AND d.partition_id = p.id;
     DELETE c
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j

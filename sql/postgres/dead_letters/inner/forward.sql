@@ -14,9 +14,6 @@ BEGIN
         RETURN;
     END IF;
     SELECT t.* INTO target FROM topics AS t WHERE t.id = owner.dead_letters_to;
-    -- An event that dies again has a new copy: the letter does not wait for the old one.
-    UPDATE letter_copies AS c SET ended_at = clock_timestamp()
-    WHERE c.subscription_id = owner_id AND c.letter_id = ANY (letter_ids) AND c.ended_at IS NULL;
     WITH dead AS MATERIALIZED (
         SELECT d.*, new_event_id() AS copy_id, letter_headers(owner, d) AS copy_headers,
                choose_partition(target.id, target.partitions, target.strategy, d.key, NULL) AS place
@@ -32,12 +29,14 @@ BEGIN
         FROM judged AS j
         WHERE j.problem IS NULL
         ORDER BY j.partition_id, j.history, j.sequence
+        RETURNING id, event_id
     ), noted AS (
         INSERT INTO letter_copies (
-            copy_id, topic_id, subscription_id, letter_id, partition_id, sequence, history, event_id, key)
-        SELECT j.copy_id, target.id, owner_id, j.id, j.partition_id, j.sequence, j.history, j.event_id, j.key
-        FROM judged AS j
-        WHERE j.problem IS NULL
+            copy_id, topic_id, subscription_id, letter_id, partition_id, sequence, history, event_id, key,
+            copy_partition_id, row_id)
+        SELECT j.copy_id, target.id, owner_id, j.id, j.partition_id, j.sequence, j.history, j.event_id, j.key, j.place,
+               n.id
+        FROM judged AS j JOIN copied AS n ON n.event_id = j.copy_id
     )
     UPDATE dead_letters AS d
     SET forwarded_to = CASE WHEN j.problem IS NULL THEN target.id END,
@@ -131,6 +130,27 @@ BEGIN
     RETURN COALESCE(
         NOT topic.restricted
         OR has_right(topic.namespace_id, login_may.verb, to_regrole(quote_ident(login_may.login))), false);
+END
+$$;
+
+-- name: forwarding_problem
+-- Why nothing of a subscription is forwarded although it names a topic, or NULL: the login that has named it lost one
+-- of the rights that are asked at each burial.
+CREATE OR REPLACE FUNCTION forwarding_problem(owner subscriptions) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    target topics%ROWTYPE;
+BEGIN
+    SELECT t.* INTO target FROM topics AS t WHERE t.id = owner.dead_letters_to;
+    RETURN CASE
+        WHEN target.id IS NULL THEN NULL
+        WHEN NOT may_forward(owner.dead_letters_by, target)
+            THEN 'the login that has named the topic may no longer publish to it'
+        WHEN EXISTS (
+            SELECT FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
+            WHERE r.subscription_id = owner.id AND NOT login_may(owner.dead_letters_by, t, 'consume'))
+            THEN 'the login that has named the topic may not consume the events'
+    END;
 END
 $$;
 

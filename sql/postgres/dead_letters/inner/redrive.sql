@@ -38,37 +38,58 @@ BEGIN
 END
 $$;
 
+-- name: lock_letters
+-- Locks dead letters of a subscription that are not redriven, and returns them: the given ones, each of a parked key
+-- with all of that key, or all (NULL). Whoever takes several letters takes them in this order: first the row of a
+-- queue's subscription, which those lock too who set its order, delete it or delete its topic; then the letters, in the
+-- order of their primary key.
+CREATE OR REPLACE FUNCTION lock_letters(owner_id bigint, letter_ids bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    wanted bigint[];
+BEGIN
+    IF EXISTS (SELECT FROM queues AS q WHERE q.subscription_id = owner_id) THEN
+        PERFORM FROM subscriptions AS s WHERE s.id = owner_id FOR SHARE;
+        IF NOT FOUND THEN  -- It was deleted while this waited for it.
+            RETURN '{}';
+        END IF;
+    END IF;
+    IF letter_ids IS NULL THEN
+        wanted := ARRAY(SELECT d.id FROM dead_letters AS d WHERE d.subscription_id = owner_id);
+    ELSE
+        wanted := letter_ids || ARRAY(
+            SELECT w.id
+            FROM dead_letters AS e
+            JOIN dead_letters AS w ON w.subscription_id = owner_id AND w.parked AND w.partition_id = e.partition_id
+                                   AND w.key = e.key
+            WHERE e.subscription_id = owner_id AND e.id = ANY (letter_ids) AND e.parked);
+    END IF;
+    RETURN ARRAY(
+        SELECT d.id
+        FROM dead_letters AS d
+        WHERE d.subscription_id = owner_id AND d.id = ANY (wanted) AND d.redriven_at IS NULL
+        ORDER BY d.partition_id, d.sequence, d.history
+        FOR UPDATE);
+END
+$$;
+
 -- name: redrive_letters
--- What redrive does for a subscription, whose mode decides how: the given letters, or all (NULL). Their copies in
--- another topic are letters no longer. Returns how many.
+-- What redrive does for a subscription, whose mode decides how: the given letters, or all (NULL). They do not point to
+-- their copies in another topic any more. Returns how many.
 CREATE OR REPLACE FUNCTION redrive_letters(owner_id bigint, letter_ids bigint[], keep_deliveries boolean)
 RETURNS bigint
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
+    chosen bigint[] := lock_letters(owner_id, letter_ids);
     changed bigint;
 BEGIN
     IF EXISTS (SELECT FROM queues AS q WHERE q.subscription_id = owner_id) THEN
-        RETURN redrive_queue(owner_id, letter_ids, keep_deliveries);
+        RETURN redrive_queue(owner_id, chosen, keep_deliveries);
     END IF;
-    WITH chosen AS (
-        SELECT d.id
-        FROM dead_letters AS d
-        WHERE d.subscription_id = owner_id AND d.redriven_at IS NULL
-          AND (letter_ids IS NULL OR d.id = ANY (letter_ids) OR (d.parked AND EXISTS (
-              SELECT FROM dead_letters AS e
-              WHERE e.subscription_id = owner_id AND e.id = ANY (letter_ids) AND e.parked
-                AND e.partition_id = d.partition_id AND e.key = d.key)))
-        ORDER BY d.id
-        FOR NO KEY UPDATE OF d
-    ), ended AS (
-        UPDATE letter_copies AS c SET ended_at = clock_timestamp() FROM chosen AS o
-        WHERE c.subscription_id = owner_id AND c.letter_id = o.id AND c.ended_at IS NULL
-    )
     UPDATE dead_letters AS d
     SET redriven_at = clock_timestamp(), attempts_before = d.attempts, forwarded_to = NULL, forwarded_as = NULL,
         not_forwarded = NULL
-    FROM chosen AS c
-    WHERE d.subscription_id = owner_id AND d.id = c.id;
+    WHERE d.subscription_id = owner_id AND d.id = ANY (chosen);
     GET DIAGNOSTICS changed = ROW_COUNT;
     RETURN changed;
 END

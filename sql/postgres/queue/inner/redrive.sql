@@ -1,24 +1,18 @@
 -- name: redrive_queue
--- What redrive does for a queue: dead letters become events again that wait outside the window, with new deliveries and
--- failures, in the order of history and sequence. Where keys have an order, they wait for their key instead: the
--- dealer brings each when no other event of its key is out, the lowest sequence first. With keep_deliveries those of
--- before are reported too; they count for no limit. Returns how many.
+-- What redrive does for a queue: dead letters, which lock_letters has locked, become events again that wait outside the
+-- window, with new deliveries and failures, in the order of history and sequence. Where keys have an order, they wait
+-- for their key instead: the dealer brings each when no other event of its key is out, the lowest sequence first. With
+-- keep_deliveries those of before are reported too; they count for no limit. Returns how many.
 CREATE OR REPLACE FUNCTION redrive_queue(owner_id bigint, letter_ids bigint[], keep_deliveries boolean) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
-    ordered boolean;
+    ordered boolean := (SELECT q."order" = 'key' FROM queues AS q WHERE q.subscription_id = owner_id);
     changed bigint;
 BEGIN
-    -- Who sets the order locks this row too, and counts what is in hand.
-    PERFORM FROM subscriptions AS s WHERE s.id = owner_id FOR SHARE;
-    ordered := (SELECT q."order" = 'key' FROM queues AS q WHERE q.subscription_id = owner_id);
     WITH gone AS (
         DELETE FROM dead_letters AS d
-        WHERE d.subscription_id = owner_id AND (letter_ids IS NULL OR d.id = ANY (letter_ids))
+        WHERE d.subscription_id = owner_id AND d.id = ANY (letter_ids)
         RETURNING d.*
-    ), ended AS (
-        UPDATE letter_copies AS c SET ended_at = clock_timestamp() FROM gone AS g
-        WHERE c.subscription_id = owner_id AND c.letter_id = g.id AND c.ended_at IS NULL
     ), stored AS (
         INSERT INTO queue_waiting (
             subscription_id, partition_id, sequence, history, due_at, deliveries, deliveries_before, failures, reason,

@@ -70,12 +70,18 @@ BEGIN
     PERFORM forget_queue(r, ARRAY(SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids)))
     FROM unnest(readers) AS r;
     -- After what the workers of queues have rejected until now.
+    PERFORM FROM dead_letters AS d
+    WHERE d.subscription_id = ANY (readers)
+      AND d.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids))
+    ORDER BY d.subscription_id, d.partition_id, d.sequence, d.history  -- as lock_letters
+    FOR UPDATE OF d;
     DELETE FROM dead_letters AS d
     WHERE d.subscription_id = ANY (readers)
       AND d.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM letter_copies AS c WHERE c.topic_id = ANY (topic_ids);
     DELETE FROM letter_copies AS c
-    WHERE c.topic_id = ANY (topic_ids)
-       OR c.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    USING unnest(topic_ids) AS g (id)
+    WHERE c.partition_id BETWEEN g.id << 16 AND (g.id << 16) + 65535;
     DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
     DELETE FROM bookmarks AS b WHERE b.topic_id = ANY (topic_ids);
