@@ -23,6 +23,7 @@ USERS: Mapping[str, str] = {"relay": "relay-password", "other": "other-password"
 _HERE = Path(__file__).resolve().parent
 _POM = _HERE / "kafka.xml"
 _PROPERTIES = _HERE / "kafka.properties"
+_SECURE = _HERE / "kafka.secure.properties"
 _CLUSTER = "cGVuc3RvY2sta2Fma2ExMQ"
 _FORMAT_SECONDS = 120
 _READY = "Kafka Server started"
@@ -37,15 +38,22 @@ _LOGGING = """\
 class KafkaServer(SpawnedServer):
     """A running Kafka whose data are in one folder.
 
-    It starts on the same ports again, so clients outlive a restart.
+    It starts on the same ports again, so clients outlive a restart. With ``tls``, a certificate,
+    its key and its authority, it has a third listener.
     """
 
     start_seconds = 180
 
     def __init__(
-        self, directory: Path | str, *, die_with_parent: bool = True, home: Path = HOME
+        self,
+        directory: Path | str,
+        *,
+        tls: tuple[Path, Path, Path] | None = None,
+        die_with_parent: bool = True,
+        home: Path = HOME,
     ) -> None:
         super().__init__(directory, NAME, TITLE, die_with_parent=die_with_parent, home=home)
+        self._tls = tls
 
     def url(self) -> str:
         """Host and port, as clients are given them."""
@@ -57,6 +65,11 @@ class KafkaServer(SpawnedServer):
         """Host and port of the listener that asks for one of the ``USERS``."""
         self.url()
         return f"{HOST}:{self._ports()['login']}"
+
+    def secure_url(self) -> str:
+        """Host and port of the listener with TLS, which asks for a login too."""
+        self.url()
+        return f"{HOST}:{self._ports()['secure']}"
 
     @property
     def _data(self) -> Path:
@@ -93,16 +106,27 @@ class KafkaServer(SpawnedServer):
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
         ports = self._ports()
         if ports.get("port") != port:
-            ports = {"port": port, "login": free_port(), "controller": free_port()}
+            others = {name: free_port() for name in ("login", "controller", "secure")}
+            ports = {"port": port, **others}
             (self.directory / "ports.json").write_text(json.dumps(ports))
-        self._settings.write_text(_settings(self._data, ports))
+        self._settings.write_text(_settings(self._data, ports, self._files()))
         lib = JARS.root(self._home) / "lib"
         return spawn(
             [*JARS.command(lib), "kafka.Kafka", str(self._settings)],
-            needs=(lib, self._data, self._settings),
+            needs=(lib, self._data, self._settings, *self._files().values()),
             log=self.log_file,
             die_with_parent=self._die_with_parent,
         )
+
+    def _files(self) -> dict[str, Path]:
+        """What the listener with TLS reads: certificate and key in one file, and the authority."""
+        if self._tls is None:
+            return {}
+        certificate, key, authority = self._tls
+        keystore = self.directory / "keystore.pem"
+        keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
+        give(keystore)
+        return {"KEYSTORE": keystore, "AUTHORITY": authority}
 
     def _is_ours(self) -> bool:
         return _READY in self._logged()
@@ -129,15 +153,19 @@ def _format(unfinished: Path) -> None:
 JARS = Jars(NAME, TITLE, (_POM, _PROPERTIES), _format)
 
 
-def _settings(data: Path, ports: Mapping[str, int]) -> str:
+def _settings(data: Path, ports: Mapping[str, int], files: Mapping[str, Path] | None = None) -> str:
     users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
-    text = _PROPERTIES.read_text()
-    for name, value in {
+    names: dict[str, object] = {
         "PORT": ports["port"],
         "LOGIN_PORT": ports["login"],
         "CONTROLLER_PORT": ports["controller"],
         "DATA": data,
         "USERS": users,
-    }.items():
+    }
+    text = _PROPERTIES.read_text()
+    if files:
+        text += _SECURE.read_text()
+        names |= {"SECURE_PORT": ports["secure"], **files}
+    for name, value in names.items():
         text = text.replace(f"@{name}@", str(value))
     return text
