@@ -136,7 +136,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # a third of the time that it takes to collect them.
     gc.set_threshold(50_000, 20, 20)
     if "not long" in config.option.markexpr and memory.has_room():
-        memory.folder().mkdir(exist_ok=True)
+        memory.make()
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory.folder()))
 
 
@@ -162,8 +162,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """The servers that this run works on."""
-    return servers.header()
+    """The servers that this run works on, and where it writes: on a disk it takes far longer."""
+    place = os.environ.get("PYTEST_DEBUG_TEMPROOT", "a disk, as memory is not asked for or short")
+    return [*servers.header(), f"files: in {place}"]
 
 
 @pytest.hookimpl(trylast=True)

@@ -18,3 +18,16 @@ def test_memory_is_used_where_there_is_room(
     monkeypatch.setattr(memory, "BYTES", 0)
     monkeypatch.setattr(memory, "MEMORY", tmp_path / "missing")
     assert not memory.has_room()
+
+
+def test_folders_of_checkouts_that_are_gone_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "MEMORY", tmp_path)
+    for name, checkout in (("gone", tmp_path / "missing"), ("there", tmp_path)):
+        (tmp_path / f"penstock-{name}").mkdir()
+        (tmp_path / f"penstock-{name}" / "checkout").write_text(str(checkout))
+    (tmp_path / "penstock-unknown").mkdir()
+    memory.make()
+    kept = {"penstock-there", "penstock-unknown", memory.folder().name}
+    assert {each.name for each in tmp_path.iterdir()} == kept
