@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.faults.relay.attack import Plan, Verdict, attack
+from tests.faults.relay.attack import Plan, RelayAttack, Verdict, attack
 from tests.faults.world import SEED
 from tests.relay.conformance.under_test import UnderTest
 
@@ -107,3 +107,14 @@ def test_a_sink_that_only_takes_under_attack(
 def test_the_textbook_relay_doubles(judge: Judge, under_test: UnderTest) -> None:
     """An idempotent producer without transactions, in the same harness: so it bites."""
     assert judge(under_test, replace(LONG, textbook=True, restarts=0)).doubled > 0
+
+
+def test_what_comes_again_after_its_block_has_ended_is_seen(tmp_path: Path) -> None:
+    """Nobody began the first block again, and the second one was there already."""
+    made: Any = object.__new__(RelayAttack)
+    made.begun = tmp_path / "begun"
+    made.begun.write_text("0 1 10\n0 11 20\n0 21 30\n0 21 30\n")
+    once = [(number, b"") for number in range(1, 31)]
+    assert not made._was_open(0, (5, b""), [*once, (5, b"")])
+    assert made._was_open(0, (5, b""), [*once[:7], (5, b""), *once[7:]])
+    assert made._was_open(0, (25, b""), [*once, (25, b"")])

@@ -1,0 +1,43 @@
+"""What shares a large server stays together in a run of three processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.order import in_thirds
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def _item(name: str, *markers: str, spark: bool = False) -> Any:
+    return SimpleNamespace(
+        nodeid=f"{name}::test",
+        fixturenames=["spark"] if spark else [],
+        get_closest_marker=lambda wanted: wanted if wanted in markers else None,
+    )
+
+
+def test_each_group_begins_a_third() -> None:
+    others = [_item(f"tests/units/test_{n}.py") for n in range(6)]
+    spark = _item("tests/archive/test_a.py", spark=True)
+    kafka = [_item("tests/relay/test_k.py", "kafka"), _item("tests/test_k.py", "kafka")]
+    redis = _item("tests/relay/test_r.py")
+    slow = _item("tests/relay/test_k.py", "kafka", "long")
+    found = in_thirds([slow, *others[:3], *kafka, redis, *others[3:], spark])
+    assert len(found) == 11
+    assert found[0] is spark
+    assert found[3:5] == kafka
+    assert found[6] is redis
+    assert found[-1] is slow
+
+
+def test_no_file_starts_a_shared_broker_a_second_time() -> None:
+    """A session's fixture that is imported is another fixture, with a server of its own."""
+    importing = [
+        path.name
+        for path in TESTS.rglob("*.py")
+        if "from tests.brokers import" in path.read_text() and path != Path(__file__)
+    ]
+    assert importing == []
