@@ -70,6 +70,7 @@ class _ToldChannel:
     def __init__(self, channel: Channel, told: Callable[[Event], None]) -> None:
         self.seen = channel.seen
         self.close = channel.close
+        self.abort = channel.abort
         self._channel = channel
         self._told = told
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ops.relay.relay import Relay
-from ops.sinks.base import Channel, Sink, SinkLease
+from ops.sinks.base import Channel, Sink, SinkLease, abort_of
 from ops.sinks.routed import routing_of
 from penstock.consumer.running.worker import ConsumerWorker
 
@@ -64,4 +64,5 @@ class _TimedChannel:
     def __init__(self, channel: Channel, send_block: Callable[..., Any]) -> None:
         self.seen = channel.seen
         self.close = channel.close
+        self.abort = abort_of(channel)
         self.send_block = send_block

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _REASON = 1_000  # characters that the reason of a pause may have
+#: So many events of what a sink has lost are read at a time, whatever their size.
+_PIECE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,15 @@ class Begun:
     first_sequence: int
     last_sequence: int
     went_back: bool = False
+    #: This process has recorded the block, and has given nothing of it to the sink yet.
+    is_fresh: bool = False
 
 
-def _require_onward(lease: Lease, opened: Opened, begun: dict[int, Begun]) -> None:
-    """LogBehind when this block was begun before and is not the one that is still open."""
+def _require_onward(lease: Lease, opened: Opened, begun: dict[int, Begun]) -> Opened:
+    """LogBehind when this block was begun before and is not the one that is still open.
+
+    A block that this process has recorded and not given to its sink is a new one for the sink.
+    """
     known = begun.get(lease.partition_id)
     if known is not None and known.lease_epoch == lease.lease_epoch:
         is_same = opened.reopened and opened.place == (
@@ -101,7 +108,19 @@ def _require_onward(lease: Lease, opened: Opened, begun: dict[int, Begun]) -> No
         if known.went_back or not (is_same or opened.first_sequence > known.last_sequence):
             begun[lease.partition_id] = replace(known, went_back=True)
             raise _put_back(lease, known.last_sequence, opened.first_sequence)
-    begun[lease.partition_id] = Begun(lease.lease_epoch, *opened.place)
+        if is_same and known.is_fresh:
+            return replace(opened, reopened=False)
+    begun[lease.partition_id] = Begun(
+        lease.lease_epoch, *opened.place, is_fresh=not opened.reopened
+    )
+    return opened
+
+
+def given(lease: Lease, begun: dict[int, Begun]) -> None:
+    """The block that was begun last is now given to the sink."""
+    known = begun.get(lease.partition_id)
+    if known is not None and known.is_fresh:
+        begun[lease.partition_id] = replace(known, is_fresh=False)
 
 
 def _put_back(lease: Lease, sent: int, first: int) -> LogBehind:
@@ -110,6 +129,16 @@ def _put_back(lease: Lease, sent: int, first: int) -> LogBehind:
         f"lease_epoch {lease.lease_epoch}, and the log has it begin at {first} again",
         hint="a restore lost commits: open the next history by `penstock restore reconcile`",
     )
+
+
+def _end_within(events: Sequence[Event], last: int, max_bytes: int) -> int:
+    """Up to where events have so many bytes of payload: as the database cuts, but at least one."""
+    size = 0
+    for number, event in enumerate(events):
+        size += len(event.payload)
+        if size > max_bytes and number:
+            return event.sequence - 1
+    return last
 
 
 def exhausted(block: RelayBlock, attempt: int, limit: int | None) -> dict[int, str]:
@@ -156,8 +185,12 @@ class InHand:
     #: What the sink has lost and gets before the block, and the part of it that is sent now.
     parts: list[tuple[int, int, bool]] = field(default_factory=list)
     part: RelayBlock | None = None
-    #: The places of the sink that have got it already, and the one that gets it now.
-    bridged: set[str] = field(default_factory=set)
+    is_part_cold: bool = False
+    #: What lets the sink go on behind events that it is not to get. The lane calls it.
+    skip: Callable[[], None] | None = None
+    #: Where each place of the sink ended when a gap before the block was looked at last, and the
+    #: place that gets what it has lost now.
+    bridged: dict[str, int] = field(default_factory=dict)
     place: str = ""
 
     @property
@@ -197,7 +230,7 @@ class BlockWork:
         if opened is None:
             return None
         if begun is not None:
-            _require_onward(self.lease, opened, begun)
+            opened = _require_onward(self.lease, opened, begun)
         return InHand(opened)
 
     def read(self, hand: InHand) -> BlockResult | None:
@@ -219,42 +252,65 @@ class BlockWork:
         return None
 
     def refused(self, hand: InHand, error: BaseException) -> bool:
-        """Whether the sink refused an event of the block for ever: it is a dead letter now.
+        """Whether the sink refused an event of what it got for ever: it is a dead letter now.
 
-        The block is to be sent without it. Refusing an event that is not in the block would repeat
-        for ever, so it is a failure.
+        The block, or the part of what comes before it, is to be sent without it. Refusing an event
+        that is not in there would repeat for ever, so it is a failure.
         """
-        block = hand.block
+        block = hand.part or hand.block
         if block is None or not isinstance(error, EventRefused):
             return False
         if not any(event.sequence == error.sequence for event in block.events):
             return False
-        self._dead_letter(hand, block, {error.sequence: error.reason})
+        reasons = {error.sequence: error.reason}
+        if hand.part is None:
+            self._dead_letter(hand, block, reasons)
+        else:
+            self._bury(block, reasons, is_cold=hand.is_part_cold)
+            hand.dead_letters += 1
+            place = block.first_sequence, block.last_sequence, hand.is_part_cold
+            hand.parts.insert(0, place)  # read again, without it
         return True
 
     def bridge(self, hand: InHand, behind: SinkBehind) -> None:
         """Before the block the sink gets what it has lost. Raises ``behind`` when it may not."""
-        if behind.place in hand.bridged:
+        if hand.bridged.get(behind.place) == behind.after:
             raise behind
-        hand.bridged.add(behind.place)
+        hand.bridged[behind.place] = behind.after
         hand.place = behind.place
         lost = range(behind.after + 1, hand.opened.first_sequence)
         gap = SinkGap.of(self.connection, self.member.subscription, self.lease, lost)
-        hand.parts = gap.parts(self.lease, behind)
+        if gap.is_put and not self.rules.routing.keeps_places:
+            # Recorded, or it would be sent after the next loss.
+            place = {"first_sequence": gap.first, "last_sequence": gap.last}
+            database.call(self.connection, "leave_out", **self._fence(), **place)
+        if gap.is_passed:
+            hand.skip = behind.skip
+        else:
+            hand.parts = gap.parts(self.lease, behind)
 
     def read_part(self, hand: InHand, sink: Sink) -> None:
-        """Read the next part of what the sink has lost."""
+        """Read the next part of what the sink has lost, of at most as many bytes as a block has."""
         first, last, is_cold = hand.parts.pop(0)
         self.open(sink)  # StaleLease when somebody else has the partition now
-        whole = self._read(
-            replace(
-                hand.opened,
-                first_sequence=first,
-                last_sequence=last,
-                is_cold=is_cold,
-                reopened=True,
+        place = replace(hand.opened, is_cold=is_cold, reopened=True)
+        part = replace(place, first_sequence=first, last_sequence=first - 1)
+        events: list[Event] = []
+        size = 0
+        while part.last_sequence < last and size < sink.max_block_bytes:
+            start = part.last_sequence + 1
+            piece = self._read(
+                replace(place, first_sequence=start, last_sequence=min(start + _PIECE - 1, last))
             )
-        )
+            events += piece.events
+            size += sum(len(each.payload) for each in piece.events)
+            part = replace(part, last_sequence=piece.last_sequence)
+        ends = _end_within(events, part.last_sequence, sink.max_block_bytes)
+        if ends < last:
+            hand.parts.insert(0, (ends + 1, last, is_cold))
+        hand.is_part_cold = is_cold
+        kept = tuple(each for each in events if each.sequence <= ends)
+        whole = self._block(replace(part, last_sequence=ends), kept)
         hand.part = replace(self._chosen(whole), place=hand.place)
 
     def commit(self, hand: InHand, sink: Sink) -> BlockResult:
@@ -303,12 +359,16 @@ class BlockWork:
             max_seconds=backoff.max_seconds,
         )
         if isinstance(error, SinkPaused):
-            reason = f"the sink asked for it: {error.message}"
-            subscriptions.pause(self.connection, self.member.subscription, reason[:_REASON])
+            self.pause(error)
         told = error.retry_after if isinstance(error, SinkUnavailable) else None
         # Who says "at once" is not asked in a loop.
         wait = float(rows[0][0]) if told is None else max(told, backoff.base_seconds)
         return BlockResult(0, opened.last_sequence, hand.dead_letters, wait, error_text(error))
+
+    def pause(self, asked: SinkPaused) -> None:
+        """Pause the subscription, because the sink has asked for it."""
+        reason = f"the sink asked for it: {asked.message}"
+        subscriptions.pause(self.connection, self.member.subscription, reason[:_REASON])
 
     def _open_hot(self, sink: Sink) -> Opened | None:
         rows = database.call(
@@ -336,7 +396,7 @@ class BlockWork:
         lease = self.lease
         place = opened.first_sequence, opened.last_sequence
         if opened.is_cold:
-            events = self._cold().between(self.member.subscription, *place)
+            events = self._cold().between(self.member.subscription, *place, opened.topic)
         else:
             rows = database.call_events(
                 self.connection,
@@ -347,6 +407,10 @@ class BlockWork:
                 last_sequence=place[1],
             )
             events = Event.from_rows(opened.topic, lease.partition, lease.history, rows)
+        return self._block(opened, tuple(events))
+
+    def _block(self, opened: Opened, events: tuple[Event, ...]) -> RelayBlock:
+        lease = self.lease
         return RelayBlock(
             relay=self.member.subscription,
             topic=opened.topic,
@@ -357,7 +421,7 @@ class BlockWork:
             first_sequence=opened.first_sequence,
             last_sequence=opened.last_sequence,
             reopened=opened.reopened,
-            events=tuple(events),
+            events=events,
         )
 
     def _chosen(self, whole: RelayBlock) -> RelayBlock:
@@ -371,9 +435,17 @@ class BlockWork:
 
     def _dead_letter(self, hand: InHand, block: RelayBlock, reasons: dict[int, str]) -> None:
         """Give events up, and go on with the others."""
+        self._bury(block, reasons, is_cold=hand.opened.is_cold)
+        hand.dead_letters += len(reasons)
+        # A sink that stores event by event may hold the events before a refused one.
+        hand.opened = replace(hand.opened, reopened=True)
+        left = tuple(each for each in block.events if each.sequence not in reasons)
+        hand.block = replace(block, reopened=True, events=left)
+
+    def _bury(self, block: RelayBlock, reasons: dict[int, str], *, is_cold: bool) -> None:
         name = f"{self.lease.topic} partition {self.lease.partition}"
         with sessions.of_connection(self.connection).transaction(self.connection):
-            if hand.opened.is_cold:
+            if is_cold:
                 brought = [each for each in block.events if each.sequence in reasons]
                 bring_letters(self.connection, self.member, self.lease, brought)
             for sequence, reason in reasons.items():
@@ -385,11 +457,6 @@ class BlockWork:
                     sequence=sequence,
                     reason=reason,
                 )
-        hand.dead_letters += len(reasons)
-        # A sink that stores event by event may hold the events before a refused one.
-        hand.opened = replace(hand.opened, reopened=True)
-        left = tuple(each for each in block.events if each.sequence not in reasons)
-        hand.block = replace(block, reopened=True, events=left)
 
     def _fence(self) -> dict[str, Any]:
         return {

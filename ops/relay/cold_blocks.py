@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import archive, database
 from penstock.archive.hot_or_cold import LowSequences
+from penstock.archive.log_reader import events_of
 
 if TYPE_CHECKING:
     from penstock.archive.targets import Target
@@ -34,10 +35,10 @@ class ColdEvents:
         low.learn(self.connection, [lease.topic])
         first = lease.position + 1
         cold = low.cut(lease.partition_id, range(first, first + max_events)).cold
-        return _cut(self._events(cold), first, max_bytes)
+        return _cut(self._events(cold, lease.topic), first, max_bytes)
 
-    def between(self, subscription: str, first: int, last: int) -> list[Event]:
-        """The events of a block, without its dead letters."""
+    def between(self, subscription: str, first: int, last: int, topic: str) -> list[Event]:
+        """The events of a block, without its dead letters, under the address that it has."""
         rows: list[tuple[Any, ...]] = database.call(
             self.connection,
             "dead_letters_between",
@@ -46,15 +47,20 @@ class ColdEvents:
             first_sequence=first,
             last_sequence=last,
         )
-        dead = {sequence for (sequence,) in rows}
-        return [each for each in self._events(range(first, last + 1)) if each.sequence not in dead]
+        passed = [range(start, up_to + 1) for start, up_to in rows]
+        return [
+            each
+            for each in self._events(range(first, last + 1), topic)
+            if not any(each.sequence in some for some in passed)
+        ]
 
-    def _events(self, found: range) -> Iterable[Event]:
+    def _events(self, found: range, topic: str) -> Iterable[Event]:
         lease, place = self.lease, (found.start, len(found))
         with archive.read_on(
             self.connection, lease.topic, lease.partition, *place, targets=self.targets
         ) as reader:
-            yield from reader.events()
+            for batch in reader:
+                yield from events_of(topic, batch)
 
 
 def _cut(events: Iterable[Event], first: int, max_bytes: int) -> int:

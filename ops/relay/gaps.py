@@ -32,9 +32,12 @@ class SinkGap:
 
     first: int
     last: int
+    #: How many of its events are neither dead letters nor left out before.
     missing: int
     #: The first sequence that the database has. The archive has what comes before.
     low_sequence: int
+    #: A person has put the subscription behind it.
+    is_put: bool
 
     @classmethod
     def of(cls, connection: Connection, subscription: str, lease: Lease, gap: range) -> SinkGap:
@@ -52,14 +55,16 @@ class SinkGap:
             raise TopicNotFound(f'"{lease.topic}" is not read by {subscription} any more')
         return cls(*place, *rows[0])
 
+    @property
+    def is_passed(self) -> bool:
+        """Whether the sink is to go on behind it."""
+        return self.is_put or not self.missing
+
     def parts(self, lease: Lease, behind: SinkBehind) -> list[tuple[int, int, bool]]:
         """The parts of the log that bring the sink to the end of the gap, and which are cold.
 
-        Empty when nothing is missing. Raises ``behind`` when the sink may not get them again.
+        Raises ``behind`` when the sink may not get them again.
         """
-        if not self.missing:
-            behind.skip()
-            return []
         if not behind.resend:
             raise behind
         log.warning(

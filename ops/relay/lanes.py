@@ -3,6 +3,10 @@
 The relay's own thread opens, reads and commits blocks on its connection. What talks to the sink
 runs in a few threads beside it, so a slow partition does not hold up the others. Only one thing at
 a time is under way on a lane, so a partition is never in two threads.
+
+A call of a sink may never end by itself. When its lease is lost, or when the relay was told to stop
+and has waited, the channel is told to end it (`abort`). A call that goes on all the same is left
+behind in its thread, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -10,12 +14,15 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ops.sinks.base import Channel, Sink, SinkLease
+from ops.relay.threads import SideThreads
+from ops.sinks.base import Channel, Sink, SinkLease, SinkUnavailable, abort_of
 from ops.sinks.ends import SinkBehind
 
 if TYPE_CHECKING:
@@ -33,6 +40,15 @@ Then = Callable[["Connection", "Lane"], int]
 #: How many partitions a relay serves at once, when nobody says otherwise.
 AT_ONCE = 16
 
+#: How long a relay that is told to stop waits for the blocks that it is sending.
+STOP_SECONDS = 10.0
+
+#: And then for the calls that it has told to end.
+ABORT_SECONDS = 5.0
+
+#: How often it is looked whether the lease of a call is still held.
+_LOOK_SECONDS = 0.5
+
 
 @dataclass(slots=True)
 class Lane:
@@ -49,6 +65,8 @@ class Lane:
     #: What to do with the answer, on the relay's thread.
     then: Then = field(default=lambda connection, lane: 0)
     is_busy: bool = False
+    #: The sink was told to end what is under way; the channel is of no use after that.
+    is_aborted: bool = False
 
 
 class Preflights:
@@ -91,22 +109,25 @@ class RelayLanes:
         self.preflights = Preflights(sink)
         #: Called from a thread when something is finished.
         self.wake: Callable[[], None] = lambda: None
+        #: Whether a lease is held now.  A call for one that is not is told to end.
+        self.holds: Callable[[Lease], bool] = lambda lease: True
         self._sink = sink
         self._at_once = at_once
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: SideThreads | None = None
         self._lanes: dict[int, Lane] = {}
-        self._busy = 0
+        self._busy: dict[int, Lane] = {}
         self._finished: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+        self._over = threading.Event()
 
     @property
     def busy(self) -> int:
         """How many partitions something is under way for."""
-        return self._busy
+        return len(self._busy)
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more can be begun now."""
-        return self._busy >= self._at_once
+        return self.busy >= self._at_once
 
     def of(self, lease: Lease) -> Lane | None:
         """The lane of a partition, under whichever lease."""
@@ -133,8 +154,13 @@ class RelayLanes:
         """Send the block in hand, or a part of what comes before it."""
 
         def sending() -> None:
-            assert lane.hand is not None and lane.hand.block is not None
-            self._channel(lane).send_block(lane.hand.part or lane.hand.block)
+            hand = lane.hand
+            assert hand is not None and hand.block is not None
+            channel = self._channel(lane)
+            if hand.skip is not None:
+                hand.skip()
+                hand.skip = None
+            channel.send_block(hand.part or hand.block)
 
         self._begin(lane, sending, then)
 
@@ -162,31 +188,77 @@ class RelayLanes:
         while not self._finished.empty():
             lane = self._finished.get()
             lane.is_busy = False
-            self._busy -= 1
+            del self._busy[id(lane)]
             found.append(lane)
         return found
 
-    def close(self) -> None:
-        """Wait for what is under way, and close every channel."""
+    def ending(self, seconds: float) -> Iterator[Lane]:
+        """The lanes that are finished from now on, until nothing is under way.
+
+        After ``seconds`` calls of the sink are told to end. Those that do not are left behind.
+        """
+        aborted_at = time.monotonic() + seconds
+        left_at = aborted_at + ABORT_SECONDS
         while self._busy:
-            self.wait()
-            self.finished()
+            now = time.monotonic()
+            if now >= left_at:
+                self._leave()
+                return
+            if now >= aborted_at:
+                self._abort(list(self._busy.values()))
+            self.wait(max(0.0, (aborted_at if now < aborted_at else left_at) - now))
+            yield from self.finished()
+
+    def close(self, seconds: float = STOP_SECONDS) -> None:
+        """Wait for what is under way, but not for ever, and close every channel."""
+        for _ in self.ending(seconds):
+            continue
         self.end_others(())
+        for _ in self.ending(seconds):
+            continue
+        self._over.set()
         if self._threads is not None:
-            self._threads.shutdown()
+            self._threads.end()
             self._threads = None
-        self.finished()
         self._lanes.clear()
+        self.wake = lambda: None
 
     def _begin(self, lane: Lane, work: Callable[[], None], then: Then) -> None:
         assert not lane.is_busy
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._at_once, thread_name_prefix="relay")
-        lane.is_busy, lane.error, lane.then = True, None, then
-        self._busy += 1
-        self._threads.submit(self._run, lane, work)
+        spoiled, lane.is_aborted = lane.is_aborted, False
+        lane.error, lane.then = None, then
+        finished = self._finished
 
-    def _run(self, lane: Lane, work: Callable[[], None]) -> None:
+        def run() -> None:
+            if spoiled:
+                _close(lane)
+            self._run(lane, work, finished)
+
+        lane.is_busy = True
+        self._busy[id(lane)] = lane
+        try:
+            self._side_threads().give(run)
+        except RuntimeError as error:  # the machine has no thread for it now
+            lane.error = SinkUnavailable(f"the relay cannot start a thread: {error}")
+            _close(lane)
+            finished.put(lane)
+            self.wake()
+
+    def _side_threads(self) -> SideThreads:
+        if self._threads is None:
+            over = self._over = threading.Event()
+            threads = SideThreads(self._at_once + 1, "relay")
+            threads.give(partial(self._look, over))
+            self._threads = threads
+        return self._threads
+
+    def _look(self, over: threading.Event) -> None:
+        """End the calls of lost leases, also while the relay's thread waits for its database."""
+        while not over.wait(_LOOK_SECONDS):
+            busy = list(self._busy.values())
+            self._abort([each for each in busy if not self.holds(each.lease)])
+
+    def _run(self, lane: Lane, work: Callable[[], None], finished: queue.SimpleQueue[Lane]) -> None:
         try:
             work()
         except SinkBehind as error:  # the channel goes on when it has what is missing
@@ -194,13 +266,38 @@ class RelayLanes:
         except BaseException as error:  # it is handled where the lane is looked at
             lane.error = error
             _close(lane)
-        self._finished.put(lane)
+        finished.put(lane)
         self.wake()
 
     def _channel(self, lane: Lane) -> Channel:
         if lane.channel is None:
             lane.channel = self._sink.open(lane.served)
+        if lane.is_aborted:  # before it was there
+            raise SinkUnavailable("the relay has given the call up")
         return lane.channel
+
+    def _abort(self, lanes: Iterable[Lane]) -> None:
+        """Tell channels to end what is under way.  Each in a thread: nobody waits for that."""
+        for lane in lanes:
+            if lane.is_aborted:
+                continue
+            lane.is_aborted = True
+            if lane.channel is not None:
+                threading.Thread(
+                    target=_aborted, args=(lane.channel, lane.served), daemon=True
+                ).start()
+
+    def _leave(self) -> None:
+        """Go on without the calls that do not end.  What they return is not looked at."""
+        for lane in self._busy.values():
+            log.error(
+                "%s partition %s: a call of the sink does not end, and is left behind",
+                lane.served.topic, lane.served.partition,
+            )  # fmt: skip
+            if self._lanes.get(lane.lease.partition_id) is lane:
+                del self._lanes[lane.lease.partition_id]
+        self._busy = {}
+        self._finished = queue.SimpleQueue()
 
     def _forget(self, connection: Connection, lane: Lane) -> int:
         if self._lanes.get(lane.lease.partition_id) is lane:
@@ -216,3 +313,10 @@ def _close(lane: Lane) -> None:
         channel.close()
     except BaseException:  # what it did not give back ends with the process
         log.warning("a channel of %s could not be closed", lane.served.topic, exc_info=True)
+
+
+def _aborted(channel: Channel, served: SinkLease) -> None:
+    try:
+        abort_of(channel)()
+    except BaseException:
+        log.warning("a call for %s could not be ended", served.topic, exc_info=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.records import Lease
+
+#: How often it has failed, until when it is left alone, and under which lease.
+_NEVER = (0, 0.0, 0)
 
 
 class Pauses:
@@ -13,7 +16,7 @@ class Pauses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._failures: dict[int, tuple[int, float]] = {}
+        self._failures: dict[int, tuple[int, float, int]] = {}
 
     def __bool__(self) -> bool:
         """Whether a partition waits for its next attempt."""
@@ -21,17 +24,26 @@ class Pauses:
 
     def is_over(self, lease: Lease) -> bool:
         """Whether the partition can be worked on."""
-        _, until = self._failures.get(lease.partition_id, (0, 0.0))
-        return until <= self._clock()
+        return self._failures.get(lease.partition_id, _NEVER)[1] <= self._clock()
 
     def attempts(self, lease: Lease) -> int:
         """How often the partition has failed in a row."""
-        return self._failures.get(lease.partition_id, (0, 0.0))[0]
+        return self._failures.get(lease.partition_id, _NEVER)[0]
+
+    def keep(self, held: Iterable[Lease]) -> None:
+        """Forget those whose leases are not held any more: others try them now."""
+        epochs = {each.partition_id: each.lease_epoch for each in held}
+        self._failures = {
+            partition: failure
+            for partition, failure in self._failures.items()
+            if epochs.get(partition) == failure[2]
+        }
 
     def begin(self, lease: Lease, seconds: float) -> None:
         """After a failure: leave the partition alone for a while."""
         until = self._clock() + seconds
-        self._failures[lease.partition_id] = (self.attempts(lease) + 1, until)
+        failures = self.attempts(lease) + 1
+        self._failures[lease.partition_id] = failures, until, lease.lease_epoch
 
     def end(self, lease: Lease) -> None:
         """After success: the next failure of the partition counts as the first."""

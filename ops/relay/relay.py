@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,12 +29,13 @@ from ops.relay.block import (
     BlockWork,
     InHand,
     Rules,
+    given,
 )
 from ops.relay.known import SinkTopics
-from ops.relay.lanes import AT_ONCE, Lane, RelayLanes
+from ops.relay.lanes import AT_ONCE, STOP_SECONDS, Lane, RelayLanes
 from ops.relay.pauses import Pauses
 from ops.relay.places import PassedPlaces
-from ops.sinks.base import Sink, SinkMisconfigured, SinkUnavailable
+from ops.sinks.base import Sink, SinkMisconfigured, SinkPaused, SinkUnavailable
 from ops.sinks.ends import SinkBehind
 from ops.sinks.routed import routing_of
 from penstock import subscriptions
@@ -98,11 +99,14 @@ class Relay(Rounds):
         archive: Sequence[Target] = (),
         at_once: int = AT_ONCE,
         max_attempts: int | None = None,
+        stop_seconds: float = STOP_SECONDS,
     ) -> None:
         """Make a relay that sends the blocks of up to ``at_once`` partitions at the same time.
 
         Below the low sequence it reads the ``archive`` targets. With ``max_attempts`` the events of
         a block that has failed so often go to the dead letters, also when the sink was only away.
+        When it is told to stop, it waits ``stop_seconds`` for the blocks that it is sending, and
+        then ends the calls of the sink.
         """
         _require_counts(at_once, max_attempts)
         keeper = keeper_for(url, subscription, consumer_id=consumer_id, weight=weight)
@@ -114,6 +118,8 @@ class Relay(Rounds):
         self._rules = Rules(backoff, tuple(archive), max_attempts, routing_of(sink))
         self._places = PassedPlaces()
         self._lanes = RelayLanes(sink, at_once)
+        self._lanes.holds = keeper.holds
+        self._stop_seconds = stop_seconds
         self._topics = SinkTopics()
         self._compared: dict[int, int] = {}
         self._begun: dict[int, Begun] = {}
@@ -128,7 +134,7 @@ class Relay(Rounds):
         """
         deadline = time.monotonic() + max_seconds
         pause = threading.Event()
-        with self.keeper, closing(self._lanes), self.open() as connection:
+        with self.keeper, self._lanes_closed(), self.open() as connection:
             self._begins = True
             self._prove(connection)
             while time.monotonic() < deadline:
@@ -161,7 +167,9 @@ class Relay(Rounds):
         """
         self._notice(connection)
         done = sum(self._settle(connection, lane) for lane in self._lanes.finished())
-        self._lanes.end_others(self.keeper.leases())
+        held = self.keeper.leases()
+        self._lanes.end_others(held)
+        self.pauses.keep(held)
         for lease in self.keeper.active():
             if self._lanes.is_full or self.is_stopping():
                 break
@@ -189,22 +197,30 @@ class Relay(Rounds):
         self._begins = True
         with super().at_work():
             self._lanes.wake = self._wake.set
-            with closing(self._lanes):
+            with self._lanes_closed():
                 yield
 
     @contextmanager
+    def _lanes_closed(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._lanes.close(self._stop_seconds)
+
+    @contextmanager
     def session(self, connection: Connection) -> Iterator[None]:
-        """When the relay is told to stop, the blocks that are being sent are finished."""
+        """When the relay is told to stop, the blocks that are being sent are finished.
+
+        A sink that does not answer gets some time for that, and then its calls are ended.
+        """
         yield
         self._finish(connection)
 
     def _finish(self, connection: Connection) -> None:
         """Commit what is still being sent, and begin nothing more."""
         self._begins = False
-        while self._lanes.busy:
-            self._lanes.wait()
-            for lane in self._lanes.finished():
-                self._settle(connection, lane)
+        for lane in self._lanes.ending(self._stop_seconds):
+            self._settle(connection, lane)
 
     def _prove(self, connection: Connection) -> None:
         """SinkMisconfigured when the sink is not set up for all topics, before anything is sent."""
@@ -292,11 +308,16 @@ class Relay(Rounds):
         elif self.keeper.holds(lease):  # else the block is its next holder's
             if hand.parts:
                 self._blocks(connection, lease).read_part(hand, self.sink)
+            if hand.part is None:
+                given(lease, self._begun)
             self._lanes.send(lane, self._sent)
         return 0
 
     def _settle(self, connection: Connection, lane: Lane) -> int:
         """Handle what a thread has finished, on the connection of now."""
+        if lane.is_aborted and lane.error is not None:
+            lane.hand = None  # the relay has ended it, so it is no failure of the sink
+            return 0
         return self._counted(lane.lease, lambda: lane.then(connection, lane))
 
     def _answered(self, connection: Connection, lane: Lane) -> int:
@@ -341,6 +362,8 @@ class Relay(Rounds):
             if isinstance(error, SinkMisconfigured) and not self._lanes.preflights.proven:
                 raise error
             return self._settled(lane.lease, result)
+        if isinstance(error, SinkPaused):
+            self._blocks(connection, lane.lease).pause(error)
         if isinstance(error, PenstockError):
             raise error
         name = self.sink.name

@@ -104,8 +104,9 @@ def encoded(events: Iterable[Event], encode: Callable[[Event], T]) -> Iterator[T
 class Channel(Protocol):
     """The way to one partition of a sink, for one lease.
 
-    It is used by one thread at a time, not always the same one. After any error the relay closes
-    it and opens another one for the next attempt.
+    It is used by one thread at a time, not always the same one; only ``abort`` comes from another
+    thread in the middle of a call. After any error the relay closes it and opens another one for
+    the next attempt.
     """
 
     def seen(self) -> Seen | None:
@@ -122,6 +123,20 @@ class Channel(Protocol):
 
     def close(self) -> None:
         """End it.  What was not sent is not sent later."""
+
+    def abort(self) -> None:
+        """End a call that is under way, and all later ones: they raise SinkUnavailable.
+
+        The lease was lost, or the relay was told to stop and has waited. It comes from another
+        thread, and ``close`` follows. A channel without it is closed.
+        """
+        self.close()
+
+
+def abort_of(channel: Channel) -> Callable[[], None]:
+    """Its ``abort``.  A sink of somebody else's may be older than that: then its ``close``."""
+    found: Callable[[], None] = getattr(channel, "abort", channel.close)
+    return found
 
 
 class Sink(Protocol):

@@ -76,7 +76,7 @@ def left(
     """
     if end.history > block.history:
         raise _ahead(block, place, f"has events of history {end.history}")
-    if end.sequence < _last_before(block):
+    if end.sequence < last_before(block):
         raise SinkBehind(block, end, place, resend=resend, skip=skip)
     same = [each for each in block.events if each.sequence == end.sequence]
     is_same = bool(same) and str(same[0].event_id) == end.event_id
@@ -92,7 +92,7 @@ def left(
     return _after(block, end.sequence)
 
 
-def _last_before(block: RelayBlock) -> int:
+def last_before(block: RelayBlock) -> int:
     """The last sequence before the block that the place was sent, or that was given up."""
     if block.passed is None:
         return block.first_sequence - 1

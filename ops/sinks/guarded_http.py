@@ -10,11 +10,12 @@ sending and reading. A receiver that sends one byte at a time does not extend it
 from __future__ import annotations
 
 import http.client
+import queue
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader, RawIOBase
@@ -89,6 +90,10 @@ class HttpPlace:
     def of(cls, parts: SplitResult, wall: Wall, what: str) -> HttpPlace:
         """The place of an http or https address.  ConfigurationError when it may not be called."""
         scheme, host = parts.scheme.rpartition("+")[2], _ascii(parts.hostname or "", what)
+        if scheme not in _PORTS:
+            raise ConfigurationError(
+                f"{what} does not begin with https://", hint="write https://HOST/PATH"
+            )
         try:
             port = parts.port if parts.port is not None else _PORTS[scheme]
         except ValueError as error:
@@ -159,15 +164,20 @@ class Caller:
         self._tls = tls
         self._lock = threading.Lock()
         self._stream: _Stream | None = None
+        self._used: socket.socket | None = None
+        self._resolving: queue.SimpleQueue[Any] | None = None
         self._busy = False
         self._closed = False
 
-    def post(self, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        """POST the body.  SinkUnavailable when no answer came in time."""
+    def post(
+        self, headers: Mapping[str, str], body: bytes, deadline: float | None = None
+    ) -> HttpAnswer:
+        """POST the body.  SinkUnavailable when no answer came by the deadline, or in time."""
         with self._lock:
             self._busy = True
         try:
-            return self._answered(headers, body, time.monotonic() + self._seconds)
+            ends = time.monotonic() + self._seconds
+            return self._answered(headers, body, ends if deadline is None else deadline)
         except (OSError, http.client.HTTPException) as error:
             self._drop()
             raise _unavailable(self._place, error) from error
@@ -181,14 +191,17 @@ class Caller:
         """Close the connection, also from another thread in the middle of a call."""
         with self._lock:
             self._closed = True
-            stream, busy = self._stream, self._busy
-        if stream is not None and busy:
+            used, resolving, busy = self._used, self._resolving, self._busy
+        if not busy:
+            self._drop()
+            return
+        if resolving is not None:
+            resolving.put(_ended())
+        if used is not None:
             # It wakes the other thread, which then closes the socket itself: until then, its number
             # must not become another file's.
             with suppress(OSError):
-                socket.socket.shutdown(stream.socket, socket.SHUT_RDWR)
-        elif not busy:
-            self._drop()
+                socket.socket.shutdown(used, socket.SHUT_RDWR)
 
     def _answered(self, headers: Mapping[str, str], body: bytes, deadline: float) -> HttpAnswer:
         kept = self._stream is not None
@@ -224,32 +237,57 @@ class Caller:
             self._stream = _Stream(self._connect(deadline))
         if self._closed:
             self._drop()
-            raise ConnectionAbortedError("the channel was closed")
+            raise _ended()
         self._stream.begin(deadline)
         return self._stream
 
     def _connect(self, deadline: float) -> socket.socket:
         place = self._place
-        found = allowed_addresses(place, self._wall, _left(deadline))
+        with self._lock:
+            self._resolving = queue.SimpleQueue()
+        self._require_open()
+        found = allowed_addresses(place, self._wall, _left(deadline), self._resolving)
         error: OSError = OSError("the host has no address")
         for number, (family, address) in enumerate(found):
+            self._require_open()
             try:
                 # One address that does not respond leaves time for the others.
-                made = dial(family, address, _left(deadline) / (len(found) - number))
+                seconds = _left(deadline) / (len(found) - number)
+                made = dial(family, address, seconds, self._use)
             except OSError as failed:
                 error = failed
                 continue
             try:
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if place.scheme == "http":
-                    return made
-                made.settimeout(_left(deadline))
-                context = self._tls or ssl.create_default_context()
-                return context.wrap_socket(made, server_hostname=place.host)
+                return made if place.scheme == "http" else self._with_tls(made, deadline)
             except BaseException:
                 made.close()
                 raise
         raise error
+
+    def _with_tls(self, made: socket.socket, deadline: float) -> socket.socket:
+        context = self._tls or ssl.create_default_context()
+        wrapped = context.wrap_socket(
+            made, server_hostname=self._place.host, do_handshake_on_connect=False
+        )
+        try:
+            self._use(wrapped)
+            wrapped.settimeout(_left(deadline))
+            wrapped.do_handshake()
+        except BaseException:
+            wrapped.close()
+            raise
+        return wrapped
+
+    def _use(self, made: socket.socket) -> None:
+        """From now on ``close`` ends what is done on this socket."""
+        with self._lock:
+            self._used = made
+        self._require_open()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise _ended()
 
     def _drop(self) -> None:
         stream, self._stream = self._stream, None
@@ -257,9 +295,52 @@ class Caller:
             stream.socket.close()
 
 
-def allowed_addresses(place: HttpPlace, wall: Wall, seconds: float) -> list[tuple[int, Any]]:
-    """The addresses of a place, resolved once: all may be reached, or SinkMisconfigured."""
-    found = _resolved(place, seconds)
+class Callers:
+    """The callers of a channel, which are closed together, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: list[Caller] = []
+        self.closed = False
+
+    def add(self, made: Caller) -> Caller:
+        """One more.  SinkUnavailable when the channel was closed."""
+        with self._lock:
+            self.require_open()
+            self._made.append(made)
+        return made
+
+    def require_open(self) -> None:
+        """SinkUnavailable when the channel was closed."""
+        if self.closed:
+            raise SinkUnavailable("the channel to the webhook was closed")
+
+    def remove(self, made: Caller) -> None:
+        """It was closed by itself."""
+        with self._lock, suppress(ValueError):
+            self._made.remove(made)
+
+    def close(self) -> None:
+        """Close all, also those on which another thread waits for an answer."""
+        with self._lock:
+            self.closed = True
+            made, self._made = self._made, []
+        for each in made:
+            each.close()
+
+
+def _ended() -> ConnectionAbortedError:
+    return ConnectionAbortedError("the channel was closed")
+
+
+def allowed_addresses(
+    place: HttpPlace, wall: Wall, seconds: float, answers: queue.SimpleQueue[Any] | None = None
+) -> list[tuple[int, Any]]:
+    """The addresses of a place, resolved once: all may be reached, or SinkMisconfigured.
+
+    An error that another thread puts into ``answers`` ends the wait for the resolver.
+    """
+    found = _resolved(place, seconds, queue.SimpleQueue() if answers is None else answers)
     for _, address in found:
         if not wall.lets(address[0]):
             raise SinkMisconfigured(
@@ -270,10 +351,13 @@ def allowed_addresses(place: HttpPlace, wall: Wall, seconds: float) -> list[tupl
     return found
 
 
-def dial(family: int, address: Any, seconds: float) -> socket.socket:
-    """A connection to a resolved address."""
+def dial(
+    family: int, address: Any, seconds: float, use: Callable[[socket.socket], None]
+) -> socket.socket:
+    """A connection to a resolved address.  ``use`` is told of the socket before it connects."""
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
+        use(made)
         made.settimeout(seconds)
         made.connect(address)
     except BaseException:
@@ -282,28 +366,31 @@ def dial(family: int, address: Any, seconds: float) -> socket.socket:
     return made
 
 
-def _resolved(place: HttpPlace, seconds: float) -> list[tuple[int, Any]]:
+def _resolved(
+    place: HttpPlace, seconds: float, answers: queue.SimpleQueue[Any]
+) -> list[tuple[int, Any]]:
     """Each family and address of the host.
 
     The system's resolver has a time limit of its own, so it is asked on a thread that is not waited
     for any longer than the call may take.
     """
-    found: list[Any] = []
 
     def ask() -> None:
         try:
             kinds = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-            found.extend((family, address) for family, _, _, _, address in kinds)
+            answers.put([(family, address) for family, _, _, _, address in kinds])
         except (OSError, UnicodeError) as error:
-            found.append(error)
+            answers.put(
+                SinkUnavailable(f"the webhook's host {place.host} cannot be resolved: {error}")
+            )
 
-    thread = threading.Thread(target=ask, daemon=True, name="penstock-resolve")
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise TimeoutError("the resolver did not answer")
-    if found and isinstance(found[0], Exception):
-        raise SinkUnavailable(f"the webhook's host {place.host} cannot be resolved: {found[0]}")
+    threading.Thread(target=ask, daemon=True, name="penstock-resolve").start()
+    try:
+        found: list[tuple[int, Any]] | Exception = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError("the resolver did not answer") from None
+    if isinstance(found, Exception):
+        raise found
     return found
 
 

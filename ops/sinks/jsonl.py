@@ -132,6 +132,9 @@ class JsonlChannel:
     def close(self) -> None:
         """Nothing is held open between two blocks."""
 
+    def abort(self) -> None:
+        """A call of the file system cannot be ended."""
+
     def _store(self, path: Path, block: RelayBlock, lines: bytes) -> None:
         file = _open(path)
         try:

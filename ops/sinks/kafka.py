@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 from ops.sinks.base import Channel, SinkLease, SinkMisconfigured
 from ops.sinks.kafka_admin import KafkaAdmin, KafkaTopic
-from ops.sinks.kafka_channel import KafkaChannel
+from ops.sinks.kafka_channel import KafkaChannel, Place
 from ops.sinks.kafka_client import KafkaClient
 from ops.sinks.kafka_settings import KafkaSettings, valid_topic
 
@@ -42,6 +42,7 @@ class KafkaSink:
         self._kafka = KafkaClient(settings)
         self._admin = KafkaAdmin(self._kafka)
         self._limits: dict[str, KafkaTopic] = {}
+        self._noted: dict[Place, tuple[Place, int]] = {}
         self._has_transactions = not settings.exactly
 
     def preflight(self, topic: str, partitions: int) -> None:
@@ -61,7 +62,7 @@ class KafkaSink:
 
     def open(self, lease: SinkLease) -> Channel:
         """The channel of a partition."""
-        return KafkaChannel(self._kafka, self._admin, lease, self._limits)
+        return KafkaChannel(self._kafka, self._admin, lease, self._limits, self._noted)
 
     def close(self) -> None:
         """Close the connections that the channels share."""

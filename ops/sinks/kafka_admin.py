@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
@@ -12,7 +13,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Off
 from confluent_kafka.cimpl import NewTopic, TopicPartition
 
 from ops.sinks.base import SinkMisconfigured
-from ops.sinks.kafka_client import ANSWER_SECONDS, KafkaClient
+from ops.sinks.kafka_client import ANSWER_SECONDS, NEVER, KafkaClient
 from ops.sinks.kafka_settings import log
 
 #: The limit of a topic when this login may not read it: Kafka's own default.
@@ -58,7 +59,9 @@ class KafkaAdmin:
             _require_rights(name, found)
             return self._limits(name, min(len(each.replicas) for each in found.partitions))
 
-    def ends(self, name: str, partition: int) -> tuple[int, int, int]:
+    def ends(
+        self, name: str, partition: int, ended: threading.Event = NEVER
+    ) -> tuple[int, int, int]:
         """Where a partition begins, where it ends, and up to where all transactions have ended."""
         place = TopicPartition(name, partition)
         with self._kafka.translated(f"the end of {name} partition {partition}"):
@@ -67,7 +70,7 @@ class KafkaAdmin:
                 self._offset(place, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED),
                 self._offset(place, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
             ]
-            end, settled, first = (self._answer(each).offset for each in asked)
+            end, settled, first = (self._answer(each, ended).offset for each in asked)
         return int(first), int(end), int(settled)
 
     def _offset(self, place: TopicPartition, which: Any, isolation: Any) -> Any:
@@ -118,22 +121,21 @@ class KafkaAdmin:
         except KafkaException as error:
             if error.args[0].code() != _FORBIDDEN:
                 raise
-            log.warning("this login may not read the settings of the Kafka topic %s", name)
+            _warn(f"this login may not read the settings of the Kafka topic {name}")
             return KafkaTopic()
         insync = int(values["min.insync.replicas"].value)
         if min(replicas, insync) < _SAFE:
-            log.warning(
-                "the Kafka topic %s has %s replicas and min.insync.replicas %s: with less than 2 "
-                "of each, events are lost with a broker's disk",
-                *(name, replicas, insync),
+            _warn(
+                f"the Kafka topic {name} has {replicas} replicas and min.insync.replicas {insync}: "
+                "with less than 2 of each, events are lost with a broker's disk"
             )
         compacted = "compact" in values["cleanup.policy"].value
         if compacted:
-            log.warning("the Kafka topic %s is compacted: of each key the last event stays", name)
+            _warn(f"the Kafka topic {name} is compacted: of each key the last event stays")
         return KafkaTopic(int(values["max.message.bytes"].value), compacted)
 
-    def _answer(self, asked: Any) -> Any:
-        return self._kafka.answer(asked, self._client())
+    def _answer(self, asked: Any, ended: threading.Event = NEVER) -> Any:
+        return self._kafka.answer(asked, self._client(), ended)
 
     def _client(self) -> AdminClient:
         with self._lock:
@@ -141,6 +143,12 @@ class KafkaAdmin:
                 self._made = AdminClient(self._kafka.config({}))
             made: AdminClient = self._made
         return made
+
+
+@cache
+def _warn(text: str) -> None:
+    """Once in a process: the topic is looked at again for each partition that is new."""
+    log.warning("%s", text)
 
 
 def _require_partitions(name: str, found: Any, wanted: int) -> None:

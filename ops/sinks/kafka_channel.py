@@ -7,7 +7,9 @@ channel is closed, and the next one looks again.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ops.sinks.base import (
     EventRefused,
@@ -17,10 +19,11 @@ from ops.sinks.base import (
     SinkUnavailable,
     encoded,
 )
+from ops.sinks.ends import SinkBehind, SinkEnd, last_before
 from ops.sinks.kafka_admin import KafkaAdmin, KafkaTopic
 from ops.sinks.kafka_client import KafkaClient
 from ops.sinks.kafka_producer import KafkaProducer, Record
-from ops.sinks.kafka_tail import last_record
+from ops.sinks.kafka_tail import KafkaEnd, last_record
 from ops.sinks.tail import Tail, headers_of, present
 from penstock.log.restores import Seen
 from penstock.records import Event
@@ -32,6 +35,10 @@ _HEADER_OVERHEAD = 40
 _RETRY_SECONDS = 1.0
 
 
+#: A Kafka partition, or a block.
+Place = tuple[str | int, ...]
+
+
 class KafkaChannel:
     """Its producer is made for the first block, so a relay that only looks fences nobody."""
 
@@ -41,15 +48,22 @@ class KafkaChannel:
         admin: KafkaAdmin,
         lease: SinkLease,
         limits: Mapping[str, KafkaTopic],
+        noted: dict[Place, tuple[Place, int]],
     ) -> None:
+        """``noted``: of each Kafka partition the block that was begun last, and its end then."""
         self._kafka = kafka
         self._admin = admin
         self._lease = lease
         self._limits = limits
+        self._noted = noted
         self._producer: KafkaProducer | None = None
-        #: The last record of each Kafka topic, once nobody else can write. A block keeps the
-        #: address that it was recorded under, so there may be two.
-        self._tails: dict[str, Tail | None] = {}
+        self._ended = threading.Event()
+        #: The end of each Kafka topic, once nobody else can write. A block keeps the address that
+        #: it was recorded under, so there may be two.
+        self._found: dict[str, KafkaEnd] = {}
+        #: Up to which sequence everything was sent under this lease, or given up: by the place,
+        #: where events choose one.
+        self._passed: dict[str, int] = {}
 
     def seen(self) -> Seen | None:
         """The partition's last record, if this relay sent it.
@@ -59,51 +73,89 @@ class KafkaChannel:
         """
         lease = self._lease
         topic = self._kafka.settings.topic(lease.topic)
-        tail = self._tails.get(topic)
-        if tail is None:
-            tail, _ = self._read(topic) or (None, 0)
-        return None if tail is None else tail.seen(lease.relay, lease.known_as)
+        found = self._found.get(topic) or self._read(topic)
+        if found is None or found.tail is None:
+            return None
+        return found.tail.seen(lease.relay, lease.known_as)
 
     def send_block(self, block: RelayBlock) -> None:
         """Send what Kafka does not hold of the block, in one transaction."""
         topic = self._kafka.settings.topic(block.topic)
-        records = list(encoded(block.events, lambda event: _record(event, block)))
-        self._refuse(topic, records)
-        if not records:
+        if not block.events:
+            self._passed[block.place] = block.last_sequence
             return
         if self._producer is None:
-            self._producer = KafkaProducer(self._kafka, self._lease, self._limit(topic).max_bytes)
+            self._producer = KafkaProducer(
+                self._kafka, self._lease, self._limit(topic).max_bytes, self._ended
+            )
         held = self._held(topic, block)
+        records = list(encoded(block.events, lambda event: _record(event, block)))
+        self._refuse(topic, records)
         left = [each for each in records if held is None or each[0].sequence > held.sequence]
         if left:
             self._producer.send(topic, self._lease.partition, left)
-            self._tails[topic] = Tail.of(left[-1][1])
+            self._found[topic] = replace(self._found[topic], tail=Tail.of(left[-1][1]))
+        self._passed[block.place] = block.last_sequence
 
     def close(self) -> None:
         """End it: what is not committed never will be."""
         producer, self._producer = self._producer, None
-        self._tails.clear()
+        self._found.clear()
         if producer is not None:
             producer.close()
+
+    def abort(self) -> None:
+        """End what is waited for: each wait is cut into slices of at most a second."""
+        self._ended.set()
 
     def _held(self, topic: str, block: RelayBlock) -> Tail | None:
         """The last record that counts for this block."""
         where = f"the Kafka topic {topic} partition {block.partition}"
-        if topic not in self._tails:
-            found = self._read(topic)
-            if found is None:
-                raise SinkUnavailable(
-                    f"another program has an open transaction in {where}",
-                    retry_after=_RETRY_SECONDS,
-                )
-            tail, first = found
-            if tail is None and first > 0 and block.reopened:
-                raise _emptied(where, block)
-            self._tails[topic] = tail
-        return present(self._tails[topic], block, where)
+        found = self._found.get(topic) or self._read(topic)
+        if found is None:
+            raise SinkUnavailable(
+                f"another program has an open transaction in {where}", retry_after=_RETRY_SECONDS
+            )
+        self._require_told(topic, block, found, where)
+        self._found[topic] = found
+        held = present(found.tail, block, where)
+        self._require_all(block, found, held, where)
+        return held
 
-    def _read(self, topic: str) -> tuple[Tail | None, int] | None:
-        return last_record(self._kafka, self._admin, topic, self._lease.partition)
+    def _require_told(self, topic: str, block: RelayBlock, found: KafkaEnd, where: str) -> None:
+        """SinkMisconfigured when the partition cannot tell whether an open block was sent.
+
+        It can when it still has everything that came after this process began the block.
+        """
+        place = (topic, block.partition)
+        this = (block.relay, block.known_as, block.history, block.first_sequence)
+        if not block.reopened:
+            self._noted[place] = this, found.end
+        elif found.tail is None and found.first > 0:
+            begun, end = self._noted.get(place, ((), 0))
+            if begun != this or found.first > end:
+                raise _emptied(where, block)
+
+    def _require_all(
+        self, block: RelayBlock, found: KafkaEnd, held: Tail | None, where: str
+    ) -> None:
+        """SinkBehind when the partition ends before what was sent, and retention did not do it."""
+        is_older = found.tail is not None and found.tail.history < block.history
+        if is_older or (found.tail is None and found.first > 0):
+            return
+        last = max(self._passed.get(block.place, 0), 0 if held is None else held.sequence)
+        if last < last_before(block):
+            raise SinkBehind(
+                block,
+                SinkEnd(block.history, last),
+                where,
+                resend=self._kafka.settings.resend,
+                skip=lambda _, end: self._passed.update({block.place: end.sequence}),
+            )
+
+    def _read(self, topic: str) -> KafkaEnd | None:
+        partition = self._lease.partition
+        return last_record(self._kafka, self._admin, topic, partition, self._ended)
 
     def _refuse(self, topic: str, records: Sequence[Record]) -> None:
         """Before anything is sent: one record that the broker refuses would end the whole block."""

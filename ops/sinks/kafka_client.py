@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -20,6 +21,9 @@ _POLL_SECONDS = 0.01
 _SLICE_SECONDS = 0.25
 
 T = TypeVar("T")
+
+#: Of a call that nobody ends.
+NEVER = threading.Event()
 
 _LOGIN = frozenset(
     {
@@ -105,19 +109,21 @@ class KafkaClient:
                     client.poll(0)  # what it reports beside its calls
             raise self.error(found.args[0], doing) from None
 
-    def answer(self, asked: Future[T], client: Any) -> T:
+    def answer(self, asked: Future[T], client: Any, ended: threading.Event = NEVER) -> T:
         """The answer to a call of the admin interface.  A login that fails ends the wait."""
         deadline = time.monotonic() + ANSWER_SECONDS
         while not asked.done() and self._login_failed is None and time.monotonic() < deadline:
+            require_wanted(ended)
             client.poll(_POLL_SECONDS)
         if not asked.done():
             raise KafkaException(self._login_failed or KafkaError(KafkaError._TIMED_OUT))
         return asked.result()
 
-    def connect(self, client: Any, topic: str) -> None:
+    def connect(self, client: Any, topic: str, ended: threading.Event) -> None:
         """Wait for a connection.  A login that fails ends the wait."""
         deadline = time.monotonic() + ANSWER_SECONDS
         while True:
+            require_wanted(ended)
             try:
                 client.list_topics(topic, _SLICE_SECONDS)
             except KafkaException:
@@ -146,6 +152,12 @@ class KafkaClient:
     def _noted(self, error: KafkaError) -> None:
         if error.code() in _LOGIN:
             self._login_failed = error
+
+
+def require_wanted(ended: threading.Event) -> None:
+    """SinkUnavailable when the relay wants no answer any more."""
+    if ended.is_set():
+        raise SinkUnavailable("the relay has ended the call to Kafka")
 
 
 _LOGIN_HINT = (

@@ -8,15 +8,16 @@ transactions on the broker (KIP-890), so the late end of one could end the next 
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ops.sinks.base import SinkLease, SinkMisconfigured, SinkUnavailable
-from ops.sinks.kafka_client import KafkaClient
+from ops.sinks.kafka_client import KafkaClient, require_wanted
 from penstock.records import Event
 
 #: An open transaction of a dead relay holds back readers of what is committed for as long, or until
@@ -47,8 +48,12 @@ _WITHOUT_TRANSACTIONS: dict[str, Any] = {
 class KafkaProducer:
     """The only writer of a partition; without transactions, one of its writers."""
 
-    def __init__(self, kafka: KafkaClient, lease: SinkLease, max_bytes: int) -> None:
+    def __init__(
+        self, kafka: KafkaClient, lease: SinkLease, max_bytes: int, ended: threading.Event
+    ) -> None:
+        """``ended`` is set when the relay waits for no answer any more."""
         self._kafka = kafka
+        self._ended = ended
         self._exactly = kafka.settings.exactly
         self._empty = None if kafka.settings.tombstones else b""
         self._refused: KafkaError | None = None
@@ -76,8 +81,8 @@ class KafkaProducer:
         if self._exactly:
             with kafka.translated(f"taking over {name}", self._producer):
                 # Connected first: without a connection the client asks again only after 0.5 s.
-                kafka.connect(self._producer, kafka.settings.topic(lease.topic))
-                self._producer.init_transactions(TRANSACTION_SECONDS)
+                kafka.connect(self._producer, kafka.settings.topic(lease.topic), ended)
+                self._waited(self._producer.init_transactions)
 
     def send(self, topic: str, partition: int, records: Sequence[Record]) -> None:
         """Send the records, all or none; without transactions, in order up to an error."""
@@ -97,7 +102,7 @@ class KafkaProducer:
                 )
             self._deliver(topic)
             if self._exactly:
-                self._producer.commit_transaction(TRANSACTION_SECONDS)
+                self._waited(self._producer.commit_transaction)
                 self._committed_at = time.monotonic()
 
     def close(self) -> None:
@@ -106,6 +111,19 @@ class KafkaProducer:
         if producer is not None:
             with suppress(KafkaException):
                 producer.purge(blocking=False)
+
+    def _waited(self, call: Callable[[float], object]) -> None:
+        """Wait for a call of the client, which can be called again when its time was too short."""
+        deadline = time.monotonic() + TRANSACTION_SECONDS
+        while True:
+            require_wanted(self._ended)
+            try:
+                call(_SLICE_SECONDS)
+                return
+            except KafkaException as error:
+                # At the end of its time it says what it waits for, not only that it has waited.
+                if time.monotonic() > deadline or not error.args[0].retriable():
+                    raise
 
     def _settle(self) -> None:
         left = self._committed_at + _SETTLE_SECONDS - time.monotonic()
@@ -116,6 +134,7 @@ class KafkaProducer:
         """Wait until the brokers have all of it, or have refused some of it."""
         deadline = time.monotonic() + TRANSACTION_SECONDS
         while self._producer.flush(_SLICE_SECONDS) and self._refused is None:
+            require_wanted(self._ended)
             if time.monotonic() > deadline:
                 raise SinkUnavailable(
                     f"Kafka did not confirm the events within {TRANSACTION_SECONDS} s"

@@ -47,6 +47,7 @@ class KafkaSettings:
     prefix: str = ""
     create: bool = False
     exactly: bool = True
+    resend: bool = False
     #: An event without a payload is a record without a value.
     tombstones: bool = False
     #: The client's settings. They hold secrets, so they are not shown.
@@ -55,7 +56,9 @@ class KafkaSettings:
     @classmethod
     def of(cls, parts: SplitResult, environ: Mapping[str, str], beside: str = "") -> KafkaSettings:
         """From an address. ConfigurationError says what to write."""
-        options = options_of(parts, ("create", "exactly", "mechanism", "settings"), "Kafka")
+        options = options_of(
+            parts, ("create", "exactly", "mechanism", "resend", "settings"), "Kafka"
+        )
         rules = options_of(parts._replace(query=parts.fragment), ("tombstones",), "Kafka")
         prefix = ".".join(each for each in (parts.path.strip("/"), beside) if each)
         if prefix and not _TOPIC.fullmatch(prefix):
@@ -67,6 +70,7 @@ class KafkaSettings:
             prefix,
             create=flag(options, "create", "Kafka", default=False),
             exactly=flag(options, "exactly", "Kafka", default=True),
+            resend=flag(options, "resend", "Kafka", default=False),
             tombstones=flag(rules, "tombstones", "Kafka", default=False),
             client=_login(options.get("mechanism"), environ, tls=tls) | client,
         )

@@ -27,6 +27,29 @@ _CONNECT_SECONDS = 5
 _API = "$JS.API"
 
 
+class NatsCalls:
+    """The calls of one channel, which another thread can end."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._lock = threading.Lock()
+        self._waiting: concurrent.futures.Future[Any] | None = None
+
+    def begin(self, waiting: concurrent.futures.Future[Any]) -> None:
+        """This is waited for now."""
+        with self._lock:
+            self._waiting = waiting
+            if self.ended:
+                waiting.cancel()
+
+    def end(self) -> None:
+        """End what is waited for, and all that comes."""
+        with self._lock:
+            self.ended = True
+            if self._waiting is not None:
+                self._waiting.cancel()
+
+
 class NatsConnection:
     """One connection for all channels of a sink. After an error the next call opens a new one."""
 
@@ -41,18 +64,25 @@ class NatsConnection:
         self._starting = threading.Lock()
         self._opening: asyncio.Lock | None = None
 
-    def api(self, call: str, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def api(
+        self,
+        call: str,
+        request: Mapping[str, Any] | None = None,
+        calls: NatsCalls | None = None,
+    ) -> dict[str, Any]:
         """A call of JetStream's API.  Its errors are in the answer, under `error`."""
         payload = b"" if request is None else json.dumps(request).encode()
-        return self._run(self._request((f"{_API}.{call}", {}, payload)))
+        return self._run(self._request((f"{_API}.{call}", {}, payload)), calls)
 
-    def send(self, messages: Sequence[NatsMessage]) -> dict[str, Any]:
+    def send(
+        self, messages: Sequence[NatsMessage], calls: NatsCalls | None = None
+    ) -> dict[str, Any]:
         """Send messages, and wait for the answer to the last one."""
-        return self._run(self._send(messages))
+        return self._run(self._send(messages), calls)
 
-    def server(self) -> tuple[tuple[int, int], str, int]:
+    def server(self, calls: NatsCalls | None = None) -> tuple[tuple[int, int], str, int]:
         """The version of the server, as numbers and as text, and the largest message it takes."""
-        client = self._run(self._connected())
+        client = self._run(self._connected(), calls)
         version = client.connected_server_version
         return (version.major, version.minor), str(version), client.max_payload
 
@@ -68,11 +98,13 @@ class NatsConnection:
         self._thread.join()
         loop.close()
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, work: Coroutine[Any, Any, T], calls: NatsCalls | None) -> T:
         """Do something in the thread of the loop.  It never takes longer than its time."""
         waiting = asyncio.run_coroutine_threadsafe(
             asyncio.wait_for(work, _SECONDS), self._running_loop()
         )
+        if calls is not None:
+            calls.begin(waiting)
         try:
             return waiting.result(2 * _SECONDS)
         except (TimeoutError, concurrent.futures.TimeoutError) as error:
@@ -80,7 +112,12 @@ class NatsConnection:
                 raise _forbidden(self._refused) from error
             raise SinkUnavailable(f"NATS did not answer within {_SECONDS} s") from error
         except concurrent.futures.CancelledError as error:
-            raise SinkUnavailable("the connection to NATS was lost") from error
+            is_ended = calls is not None and calls.ended
+            raise SinkUnavailable(
+                "the relay has ended the call to NATS"
+                if is_ended
+                else "the connection to NATS was lost"
+            ) from error
         except nats.errors.NoRespondersError as error:
             raise SinkUnavailable(
                 "nobody in NATS answers: JetStream is off, or has no such stream",
@@ -133,6 +170,9 @@ class NatsConnection:
             except (nats.errors.Error, OSError, EOFError) as error:
                 problem = error
                 await _abandon(client)
+            except asyncio.CancelledError:  # in the middle, so its socket is still open
+                await _abandon(client)
+                raise
             else:
                 return client
         raise problem

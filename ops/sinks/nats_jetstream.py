@@ -32,7 +32,7 @@ from ops.sinks.base import (
 from ops.sinks.cloudevents import CONTENT_TYPE, DEFAULT_TYPE, attributes, header_value
 from ops.sinks.ends import NOTHING, SinkEnd, left
 from ops.sinks.logins import secret, tls
-from ops.sinks.nats_connection import VARIABLES, NatsConnection, NatsMessage
+from ops.sinks.nats_connection import VARIABLES, NatsCalls, NatsConnection, NatsMessage
 from ops.sinks.options import count, flag, options_of
 from penstock.errors import ConfigurationError
 from penstock.log.restores import Seen
@@ -49,6 +49,8 @@ _OLDEST = (2, 12)
 _PORT = 4222
 #: What headers of a batch and the protocol need besides the event.
 _ROOM = 512
+#: A line of the protocol has at most 4,096 bytes: the subject, that of the answer, two sizes.
+_SUBJECT_BYTES = 3_900
 #: How far the clocks of the database and of NATS may differ.
 _CLOCKS = timedelta(minutes=1)
 _NO_STREAM = 10059
@@ -117,6 +119,11 @@ class NatsSink:
                 hint="add create=true to the sink's address, or run: nats stream add "
                 f"{self.stream} --subjects '{self._prefix}.>' --allow-batch --defaults",
             )
+        if len(self.subjects(topic, partitions).encode()) > _SUBJECT_BYTES:
+            raise SinkMisconfigured(
+                f"the NATS subjects of the topic {topic[:60]}... are longer than the server takes",
+                hint=f"rename the topic: it may have {_SUBJECT_BYTES} bytes with the prefix",
+            )
         if problem := self._problem(config, f"{self.subjects(topic, 0)}.x"):
             text, hint = problem
             raise SinkMisconfigured(f"the NATS stream {self.stream} {text}", hint=hint)
@@ -136,19 +143,19 @@ class NatsSink:
         answer = self.connection.api(f"STREAM.INFO.{self.stream}")
         return None if _code(answer) == _NO_STREAM else _checked(answer)["config"]
 
-    def removed_before(self) -> datetime | None:
+    def removed_before(self, calls: NatsCalls) -> datetime | None:
         """What was stored before this time may be gone by the stream's limits; None: nothing."""
-        found = _checked(self.connection.api(f"STREAM.INFO.{self.stream}"))
+        found = _checked(self.connection.api(f"STREAM.INFO.{self.stream}", calls=calls))
         state = found["state"]
         if not _removes(found["config"]) or state["messages"] == state["last_seq"]:
             return None
         oldest = datetime.fromisoformat(state["first_ts"][:19]).replace(tzinfo=UTC)
         return oldest + _CLOCKS if state["messages"] else datetime.max.replace(tzinfo=UTC)
 
-    def last(self, subjects: str) -> dict[str, Any] | None:
+    def last(self, subjects: str, calls: NatsCalls) -> dict[str, Any] | None:
         """The last message of a partition, asked of the stream's leader."""
         request = {"last_by_subj": f"{subjects}.>"}
-        answer = self.connection.api(f"STREAM.MSG.GET.{self.stream}", request)
+        answer = self.connection.api(f"STREAM.MSG.GET.{self.stream}", request, calls)
         if _code(answer) == _NO_MESSAGE:
             return None
         found: dict[str, Any] = _checked(answer)["message"]
@@ -192,6 +199,7 @@ class NatsChannel:
         self._sink = sink
         self._lease = lease
         self._lasts: dict[str, _Last | None] = {}
+        self._calls = NatsCalls()
         self._most = 0
         self._removed_before: datetime | None = None
 
@@ -223,6 +231,10 @@ class NatsChannel:
         """Nothing is open between two calls."""
         self._lasts.clear()
 
+    def abort(self) -> None:
+        """End the call that is under way.  The server forgets a batch whose end does not come."""
+        self._calls.end()
+
     def _skip(self, topic: str, end: SinkEnd) -> None:
         last = self._last(topic)
         self._lasts[topic] = _Last(end, 0 if last is None else last.number)
@@ -231,12 +243,12 @@ class NatsChannel:
         """The end of the partition.  None when the stream may have removed it by its limits."""
         if topic in self._lasts:
             return self._lasts[topic]
-        found = self._sink.last(self._sink.subjects(topic, self._lease.partition))
+        found = self._sink.last(self._sink.subjects(topic, self._lease.partition), self._calls)
         last: _Last | None
         if found is not None:
             last = _Last(_end_of(found, self._lease), int(found["seq"]))
         else:
-            self._removed_before = self._sink.removed_before()
+            self._removed_before = self._sink.removed_before(self._calls)
             last = _Last(NOTHING, 0) if self._removed_before is None else None
         self._lasts[topic] = last
         return last
@@ -259,8 +271,15 @@ class NatsChannel:
 
     def _refuse_large(self, events: Sequence[Event], messages: Sequence[NatsMessage]) -> None:
         if not self._most:
-            self._most = self._sink.connection.server()[2] - _ROOM
-        for event, (_, headers, payload) in zip(events, messages, strict=True):
+            self._most = self._sink.connection.server(self._calls)[2] - _ROOM
+        for event, (subject, headers, payload) in zip(events, messages, strict=True):
+            length = len(subject.encode())
+            if length > _SUBJECT_BYTES:
+                raise EventRefused(
+                    event.sequence,
+                    f"its subject has {length} bytes with its type, the server takes "
+                    f"{_SUBJECT_BYTES}",
+                )
             size = len(payload) + sum(len(name) + len(text) + 4 for name, text in headers.items())
             if size > self._most:
                 raise EventRefused(
@@ -285,7 +304,7 @@ class NatsChannel:
         first["Nats-Expected-Last-Subject-Sequence"] = str(last.number)
         first["Nats-Expected-Last-Subject-Sequence-Subject"] = f"{subjects}.>"
         end["Nats-Batch-Commit"] = "1"
-        answer = self._sink.connection.send(messages)
+        answer = self._sink.connection.send(messages, self._calls)
         if _code(answer) == _WRONG_SEQUENCE:
             raise SinkUnavailable(
                 f"the NATS subjects {subjects}.> do not end at message {last.number}: another "

@@ -31,6 +31,7 @@ from ops.sinks.ends import NOTHING, SinkEnd, left
 from ops.sinks.logins import secret
 from ops.sinks.options import flag, options_of
 from penstock import database
+from penstock.database import sessions
 from penstock.errors import (
     ConfigurationError,
     DatabaseUnavailable,
@@ -127,6 +128,7 @@ class PenstockChannel:
         self._connection: Connection | None = None
         self._ends: dict[str, SinkEnd] = {}
         self._here = ""
+        self._ended = False
         self._partitions: dict[str, int] = {}
 
     def seen(self) -> Seen | None:
@@ -153,6 +155,13 @@ class PenstockChannel:
         if connection is not None:
             with suppress(Exception):
                 connection.close()
+
+    def abort(self) -> None:
+        """Wait for no answer of the database; connecting has a time limit of its own."""
+        self._ended = True
+        connection = self._connection
+        if connection is not None:
+            sessions.of_connection(connection).cut(connection)
 
     def _skip(self, topic: str, end: SinkEnd) -> None:
         self._move(topic, end, [])
@@ -221,6 +230,8 @@ class PenstockChannel:
     def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = self._sink.connect()
+        if self._ended:
+            raise SinkUnavailable("the relay has ended the call to the other database")
         return self._connection
 
     def _message(self, event: Event, topic: str) -> Message:

@@ -49,6 +49,7 @@ class PulsarChannel:
         self._limit = limit
         self._send_timeout = send_timeout
         self._producer: PulsarProducer | None = None
+        self._ended = False
 
     def seen(self) -> Seen | None:
         """The partition's last message, if this relay sent it."""
@@ -76,12 +77,21 @@ class PulsarChannel:
         if producer is not None:
             producer.close()
 
+    def abort(self) -> None:
+        """Wait for no answer to what was sent; other calls have a time limit in the client."""
+        self._ended = True
+        producer = self._producer
+        if producer is not None:
+            producer.abort()
+
     def _producer_for(self, block: RelayBlock) -> PulsarProducer:
         """The producer of the address under which the block was recorded."""
         target = self._target(block.topic, block.partition)
         if self._producer is None or self._producer.target != target:
             self.close()
             self._producer = PulsarProducer(self._client(), target, block, batching=self.batching)
+        if self._ended:
+            raise SinkUnavailable("the relay has ended the call to Pulsar")
         return self._producer
 
     def _held(

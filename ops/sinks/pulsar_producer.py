@@ -66,6 +66,7 @@ class _Answers:
         self._expected = -1
         self._complete = threading.Event()
         self.refused = False
+        self.ended = False
 
     def take(self, sequence: int, result: Any, message_id: Any) -> None:
         """One answer, on a thread of the client."""
@@ -80,6 +81,11 @@ class _Answers:
         self._expected = count
         # Checked after it was set: an answer in between is counted here or sets the event.
         return len(self._taken) >= count or self._complete.wait(timeout)
+
+    def end(self) -> None:
+        """Wait no longer."""
+        self.ended = True
+        self._complete.set()
 
     def outcome(self) -> PulsarOutcome:
         """What has come so far."""
@@ -102,6 +108,8 @@ class PulsarProducer:
         self.checked = False
         self._client = client
         self._batching = batching
+        self._ended = False
+        self._answers: _Answers | None = None
         self._producer = client.create_producer(
             target,
             producer_name=producer_name(block),
@@ -127,13 +135,22 @@ class PulsarProducer:
         with suppress(pulsar.PulsarException):
             self._producer.close()
 
+    def abort(self) -> None:
+        """Wait for no answer any longer."""
+        self._ended = True
+        answers = self._answers
+        if answers is not None:
+            answers.end()
+
     def stored(self) -> Tail | None:
         """The partition's last message, if a relay sent it."""
         return last_stored(self._client, self.target)
 
     def deliver(self, batch: Sequence[PulsarMessage], timeout: float) -> PulsarOutcome:
         """Send the messages as one batch and wait for the broker's answers."""
-        answers = _Answers()
+        answers = self._answers = _Answers()
+        if self._ended:
+            answers.end()
         sent = 0
         for message in batch:
             self._send(message, answers)
@@ -147,7 +164,10 @@ class PulsarProducer:
             # A flush has no time limit. It waits on its own thread, at most until the producer is
             # closed.
             threading.Thread(target=self._flush, daemon=True).start()
-        if not answers.wait(sent, timeout) and not answers.refused:
+        came = answers.wait(sent, timeout)
+        if answers.ended:
+            raise SinkUnavailable("the relay has ended the call to Pulsar")
+        if not came and not answers.refused:
             raise SinkUnavailable(f"Pulsar did not confirm the events within {timeout:g} s")
         return answers.outcome()
 

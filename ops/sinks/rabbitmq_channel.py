@@ -122,6 +122,7 @@ class RabbitLink:
         self._connection: Any = None
         self._channel: Any = None
         self._failure: BaseException | None = None
+        self._ended = False
         #: How many messages the channel has got: the broker counts them in its confirms.
         self.published = 0
         self.on_confirm: Callable[[Any], None] = lambda _: None
@@ -134,6 +135,7 @@ class RabbitLink:
         if self._channel is not None and self._channel.is_open:
             return self._channel
         self.close()
+        self._require_wanted()
         self._failure = None
         ready: list[Any] = []
         self._connection = pika.SelectConnection(
@@ -173,6 +175,7 @@ class RabbitLink:
         """Run the connection until it is reached, it fails, or the time is over."""
         deadline = time.monotonic() + self._seconds
         while not reached():
+            self._require_wanted()
             if self._failure is not None:
                 if translated or not isinstance(self._failure, ChannelClosedByBroker):
                     raise _translated(self._failure) from self._failure
@@ -182,6 +185,14 @@ class RabbitLink:
                 raise SinkUnavailable(f"RabbitMQ did not answer within {self._seconds:g} s")
             self._turn(left_seconds)
 
+    def abort(self) -> None:
+        """End what is waited for, from another thread."""
+        self._ended = True
+        connection = self._connection
+        if connection is not None:
+            with suppress(OSError, AttributeError):  # it was closed meanwhile
+                connection.ioloop.add_callback_threadsafe(lambda: None)
+
     def close(self) -> None:
         """Close the connection.  What was not published is not published later."""
         connection, self._connection, self._channel = self._connection, None, None
@@ -190,6 +201,8 @@ class RabbitLink:
         with suppress(AMQPError, OSError):
             if connection.is_open:
                 connection.close()
+            elif not connection.is_closed:  # it was being opened
+                connection._terminate_stream(AMQPError("given up"))
         closing = time.monotonic() + 1
         self._connection = connection
         while not connection.is_closed and time.monotonic() < closing:
@@ -199,6 +212,10 @@ class RabbitLink:
         self._connection = None
         connection.ioloop.deactivate_poller()
         connection.ioloop.close()
+
+    def _require_wanted(self) -> None:
+        if self._ended:
+            raise SinkUnavailable("the relay has ended the call to RabbitMQ")
 
     def _look(self) -> None:
         """What has come meanwhile, such as that the broker has closed the connection."""
@@ -246,6 +263,10 @@ class RabbitChannel:
     def close(self) -> None:
         """Close the connection."""
         self._link.close()
+
+    def abort(self) -> None:
+        """End a wait for the broker."""
+        self._link.abort()
 
     def _publish(self, messages: Sequence[_Message], confirmed: set[UUID]) -> None:
         channel = self._link.channel()

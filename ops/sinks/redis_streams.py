@@ -13,8 +13,10 @@ written when it fails stays, and the next attempt goes on after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
 
@@ -22,7 +24,14 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ops.sinks.base import RelayBlock, SinkLease, SinkMisconfigured, SinkUnavailable, encoded
+from ops.sinks.base import (
+    EventRefused,
+    RelayBlock,
+    SinkLease,
+    SinkMisconfigured,
+    SinkUnavailable,
+    encoded,
+)
 from ops.sinks.cloudevents import to_properties
 from ops.sinks.ends import NOTHING, SinkEnd, left
 from ops.sinks.logins import secret, tls
@@ -32,12 +41,18 @@ from penstock.log.restores import Seen
 if TYPE_CHECKING:
     from penstock.records import Event
 
+    #: An event, and the fields of its entry.
+    _Entry = tuple[Event, list[str | bytes]]
+
 VARIABLES = "PENSTOCK_REDIS"
 PREFIX = "penstock"
 RELAY_FIELD = "penstock_relay"
 TOPIC_FIELD = "penstock_topic"
 
 _CHUNK = 500
+#: Lua hands at most about 8,000 values to a command, and Redis takes about a million in a script.
+_ENTRY_TEXTS = 7_800
+_CHUNK_TEXTS = 100_000
 _PORT = 6379
 _SECONDS = 15
 _NO_ID = "0-0"
@@ -98,7 +113,7 @@ class RedisSink:
 
     def __init__(
         self,
-        client: redis.Redis,
+        connect: Callable[[], redis.Redis],
         *,
         prefix: str = PREFIX,
         maxlen: int | None = None,
@@ -107,11 +122,12 @@ class RedisSink:
     ) -> None:
         self.resend = resend
         self.maxlen = maxlen
-        self._client = client
+        self._connect = connect
+        self._client = connect()
         self._prefix = prefix
         self._volatile = volatile
-        self.read = client.register_script(READ)
-        self.append = client.register_script(APPEND)
+        self.read = self._client.register_script(READ)
+        self.append = self._client.register_script(APPEND)
 
     def stream(self, topic: str, partition: int) -> str:
         """The name of the stream of a partition."""
@@ -142,7 +158,7 @@ class RedisSink:
 
     def open(self, lease: SinkLease) -> RedisChannel:
         """The stream of a partition, for one lease."""
-        return RedisChannel(self, lease)
+        return RedisChannel(self, lease, self._connect())
 
     def close(self) -> None:
         """Close the connections."""
@@ -152,9 +168,11 @@ class RedisSink:
 class RedisChannel:
     """One stream, as long as one lease lasts. It knows the last id from the last answer."""
 
-    def __init__(self, sink: RedisSink, lease: SinkLease) -> None:
+    def __init__(self, sink: RedisSink, lease: SinkLease, client: redis.Redis) -> None:
         self._sink = sink
         self._lease = lease
+        self._client = client
+        self._ended = False
         self._ends: dict[str, SinkEnd] = {}
 
     def seen(self) -> Seen | None:
@@ -171,14 +189,28 @@ class RedisChannel:
         last = SinkEnd(block.history, block.last_sequence)
         if (end.history, end.sequence) == (last.history, last.sequence):
             return
-        for start in range(0, max(1, len(events)), _CHUNK):
-            chunk = events[start : start + _CHUNK]
-            is_last = start + _CHUNK >= len(events)
-            self._append(block, chunk, last if is_last else _end_of(block, chunk[-1]))
+        entries = [
+            (event, fields)
+            for event, fields in zip(events, encoded(events, _fields_of(block)), strict=True)
+        ]
+        for chunk, is_last in _chunks(entries):
+            texts: list[str | bytes] = []
+            for event, fields in chunk:
+                texts += [_id(_end_of(block, event)), str(len(fields)), *fields]
+            self._move(block.topic, last if is_last else _end_of(block, chunk[-1][0]), texts)
 
     def close(self) -> None:
-        """Nothing is open between two calls."""
+        """Close its connection."""
         self._ends.clear()
+        self._client.close()
+
+    def abort(self) -> None:
+        """End a call that waits for its answer; connecting has a time limit of its own."""
+        self._ended = True
+        for each in list(self._client.connection_pool._in_use_connections):
+            # Who reads or writes is woken, and closes the socket itself.
+            with suppress(OSError, TypeError):  # closed, or not connected yet
+                socket.socket.shutdown(each._sock, socket.SHUT_RDWR)
 
     def _skip(self, topic: str, end: SinkEnd) -> None:
         self._move(topic, end, [])
@@ -187,15 +219,9 @@ class RedisChannel:
         if topic not in self._ends:
             stream = self._sink.stream(topic, self._lease.partition)
             with _translated():
-                last, entries = self._sink.read(keys=[stream])
+                last, entries = self._sink.read(keys=[stream], client=self._wanted())
             self._ends[topic] = _found(stream, last.decode(), entries, self._lease)
         return self._ends[topic]
-
-    def _append(self, block: RelayBlock, chunk: Sequence[Event], end: SinkEnd) -> None:
-        texts: list[str | bytes] = []
-        for event, fields in zip(chunk, encoded(chunk, _fields_of(block)), strict=True):
-            texts += [_id(_end_of(block, event)), str(len(fields)), *fields]
-        self._move(block.topic, end, texts)
 
     def _move(self, topic: str, end: SinkEnd, texts: Sequence[str | bytes]) -> None:
         """Append, and end with this id, if the last one is the expected one."""
@@ -204,7 +230,9 @@ class RedisChannel:
         maxlen = self._sink.maxlen or ""
         with _translated():
             moved, present = self._sink.append(
-                keys=[stream], args=[expected, _id(end), maxlen, *texts]
+                keys=[stream],
+                args=[expected, _id(end), maxlen, *texts],
+                client=self._wanted(),
             )
         if not moved:
             raise SinkUnavailable(
@@ -212,6 +240,11 @@ class RedisChannel:
                 "has gone on, or the stream was changed"
             )
         self._ends[topic] = end
+
+    def _wanted(self) -> redis.Redis:
+        if self._ended:
+            raise SinkUnavailable("the relay has ended the call to Redis")
+        return self._client
 
 
 def open_sink(parts: SplitResult, *, environ: Mapping[str, str], beside: str) -> RedisSink:
@@ -224,7 +257,8 @@ def open_sink(parts: SplitResult, *, environ: Mapping[str, str], beside: str) ->
         "resend": flag(options, "resend", _SAID, default=False),
         "volatile": flag(options, "volatile", _SAID, default=False),
     }
-    client = redis.Redis(
+    connect = partial(
+        redis.Redis,
         **host_and_port(parts, _SAID, _PORT),
         db=count(options, "db", _SAID, lowest=0) or 0,
         username=secret(environ, f"{VARIABLES}_USERNAME") or None,
@@ -235,7 +269,7 @@ def open_sink(parts: SplitResult, *, environ: Mapping[str, str], beside: str) ->
         retry=Retry(NoBackoff(), 0),
         **(_tls(environ) if parts.scheme == "rediss" else {}),
     )
-    return RedisSink(client, **settings)
+    return RedisSink(connect, **settings)
 
 
 def _tls(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -263,9 +297,29 @@ def _fields_of(block: RelayBlock) -> Any:
         found: list[str | bytes] = [RELAY_FIELD, block.relay, TOPIC_FIELD, block.known_as]
         for name, value in to_properties(event).items():
             found += [name, value.encode()]  # a text that cannot be written is refused here
-        return [*found, "data", event.payload]
+        found += ["data", event.payload]
+        if len(found) > _ENTRY_TEXTS:
+            raise EventRefused(
+                event.sequence,
+                f"it has {len(found) // 2} fields with its headers, an entry takes "
+                f"{_ENTRY_TEXTS // 2}",
+            )
+        return found
 
     return fields
+
+
+def _chunks(entries: Sequence[_Entry]) -> Iterator[tuple[Sequence[_Entry], bool]]:
+    """The entries of each script, and whether it is the last one.  At least one, if it is empty."""
+    chunk: list[_Entry] = []
+    texts = 0
+    for event, fields in entries:
+        if chunk and (len(chunk) == _CHUNK or texts + len(fields) > _CHUNK_TEXTS):
+            yield chunk, False
+            chunk, texts = [], 0
+        chunk.append((event, fields))
+        texts += len(fields)
+    yield chunk, True
 
 
 def _found(stream: str, last: str, entries: Sequence[Any], lease: SinkLease) -> SinkEnd:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ops.sinks.base import Channel, EventRefused, RelayBlock, Sink, SinkLease
+from ops.sinks.base import Channel, EventRefused, RelayBlock, Sink, SinkLease, abort_of
 from ops.sinks.routing import Routing
 from penstock.log.restores import Seen
 from penstock.records import Event
@@ -75,6 +75,10 @@ class RoutedChannel:
     def close(self) -> None:
         """As the sink."""
         self._channel.close()
+
+    def abort(self) -> None:
+        """As the sink."""
+        abort_of(self._channel)()
 
     def _parts(self, block: RelayBlock) -> Iterator[RelayBlock]:
         routing = self._sink.routing

@@ -28,7 +28,14 @@ from ops.sinks.base import (
     encoded,
 )
 from ops.sinks.cloudevents import BATCH_CONTENT_TYPE, CONTENT_TYPE, to_http, to_json
-from ops.sinks.guarded_http import Caller, HttpAnswer, HttpPlace, Wall, allowed_addresses
+from ops.sinks.guarded_http import (
+    Caller,
+    Callers,
+    HttpAnswer,
+    HttpPlace,
+    Wall,
+    allowed_addresses,
+)
 from ops.sinks.lanes import Lanes, by_key
 from ops.sinks.logins import tls
 from ops.sinks.options import options_of
@@ -151,7 +158,7 @@ class WebhookSink:
             allowed_addresses(self.place, self._wall, self._seconds)
         except OSError as error:
             raise SinkUnavailable(f"{self.place.host} cannot be resolved: {error}") from error
-        self.login.authorization()
+        self.login.authorization(self.deadline(), Callers())
 
     def open(self, lease: SinkLease) -> WebhookChannel:
         """A channel of connections of its own, which are made when they are needed."""
@@ -159,6 +166,10 @@ class WebhookSink:
 
     def close(self) -> None:
         """Channels hold the connections."""
+
+    def deadline(self) -> float:
+        """When a call that begins now has to be over: login and answer together."""
+        return time.monotonic() + self._seconds
 
     def caller(self) -> Caller:
         """A connection for one call at a time."""
@@ -172,8 +183,7 @@ class WebhookChannel:
         self._sink = sink
         self._lock = threading.Lock()
         self._idle: list[Caller] = []
-        self._callers: list[Caller] = []
-        self._closed = False
+        self._callers = Callers()
         self._workers: ThreadPoolExecutor | None = None
 
     def seen(self) -> Seen | None:
@@ -200,15 +210,17 @@ class WebhookChannel:
 
     def close(self) -> None:
         """Close the connections, also those on which another thread waits for an answer."""
-        with self._lock:
-            self._closed = True
-            callers, self._callers = self._callers, []
-        for each in callers:
-            each.close()
+        self.abort()
         if self._workers is not None:
             self._workers.shutdown(cancel_futures=True)
 
+    def abort(self) -> None:
+        """End the calls that are under way: while they resolve, connect, log in, send or wait."""
+        self._callers.close()
+        self._sink.login.wake()
+
     def _executor(self) -> ThreadPoolExecutor:
+        self._callers.require_open()
         if self._workers is None:
             self._workers = ThreadPoolExecutor(self._sink.concurrency, "penstock-webhook")
         return self._workers
@@ -269,25 +281,22 @@ class WebhookChannel:
         return {"Content-Type": CONTENT_TYPE if self._sink.batch is None else BATCH_CONTENT_TYPE}
 
     def _answer(self, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        login = self._sink.login
+        login, deadline = self._sink.login, self._sink.deadline()
         caller = self._caller()
-        authorization = login.authorization()
-        answer = caller.post({**headers, **_present(authorization)}, body)
+        authorization = login.authorization(deadline, self._callers)
+        answer = caller.post({**headers, **_present(authorization)}, body, deadline)
         if answer.status == UNAUTHORIZED and login.renews(authorization):
-            answer = caller.post({**headers, **_present(login.authorization())}, body)
+            renewed = login.authorization(deadline, self._callers)
+            answer = caller.post({**headers, **_present(renewed)}, body, deadline)
         with self._lock:
             self._idle.append(caller)
         return answer
 
     def _caller(self) -> Caller:
         with self._lock:
-            if self._closed:
-                raise SinkUnavailable("the channel to the webhook was closed")
-            if self._idle:
+            if self._idle and not self._callers.closed:
                 return self._idle.pop()
-            made = self._sink.caller()
-            self._callers.append(made)
-            return made
+        return self._callers.add(self._sink.caller())
 
 
 def _payload(event: Event) -> bytes:

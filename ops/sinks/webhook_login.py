@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from ops.sinks.base import SinkMisconfigured, SinkUnavailable
-from ops.sinks.guarded_http import Caller, HttpAnswer, HttpPlace, Wall
+from ops.sinks.guarded_http import Caller, Callers, HttpAnswer, HttpPlace, Wall
 from ops.sinks.logins import secret
+from penstock.errors import ConfigurationError
 
 _PREFIX = "whsec_"
 _KEY_BYTES = range(24, 65)
@@ -71,7 +72,9 @@ class Login:
         self._seconds = seconds
         self._tls = tls
         self._clock = clock
-        self._lock = threading.Lock()
+        #: Told when a token has come, or did not come.
+        self._changed = threading.Condition()
+        self._asks = False
         self._token = ""
         self._until = 0.0
 
@@ -80,27 +83,55 @@ class Login:
         name = f"{self.prefix}_SECRET"
         return keys(secret(self._environ, name), name)
 
-    def authorization(self) -> str:
-        """The header `Authorization`: a fixed token, or one of the token endpoint; else empty."""
+    def authorization(self, deadline: float, callers: Callers) -> str:
+        """The header `Authorization`: a fixed token, or one of the token endpoint; else empty.
+
+        One thread asks for a new token, and the others wait for it, each until its own call is
+        over. When it did not come, the next one asks. Closing the callers and `wake` end the wait.
+        """
         fixed = secret(self._environ, f"{self.prefix}_TOKEN")
         if fixed:
             return f"Bearer {_visible(fixed, f'{self.prefix}_TOKEN')}"
         if not self._environ.get(f"{self.prefix}_OAUTH_URL"):
             return ""
-        with self._lock:
-            if not self._token or self._clock() >= self._until:
-                self._token, seconds = self._granted()
-                self._until = self._clock() + seconds
-            return f"Bearer {self._token}"
+        with self._changed:
+            while self._asks and not self._is_fresh():
+                self._wait(deadline, callers)
+            if self._is_fresh():
+                return f"Bearer {self._token}"
+            self._asks = True
+        try:
+            token, seconds = self._granted(deadline, callers)
+            with self._changed:
+                self._token, self._until = token, self._clock() + seconds
+            return f"Bearer {token}"
+        finally:
+            with self._changed:
+                self._asks = False
+                self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let those that wait for a token see that their callers were closed."""
+        with self._changed:
+            self._changed.notify_all()
 
     def renews(self, used: str) -> bool:
         """Forget a token of the token endpoint that was not accepted.  False when it is fixed."""
-        with self._lock:
+        with self._changed:
             if not self._token:
                 return False
             if used == f"Bearer {self._token}":
                 self._token = ""
             return True
+
+    def _is_fresh(self) -> bool:
+        return bool(self._token) and self._clock() < self._until
+
+    def _wait(self, deadline: float, callers: Callers) -> None:
+        left = deadline - time.monotonic()
+        callers.require_open()
+        if left <= 0 or not self._changed.wait(left):
+            raise SinkUnavailable("the token endpoint did not answer in time")
 
     def without_secrets(self, text: str) -> str:
         """A text of the receiver, which may repeat what it was sent."""
@@ -114,7 +145,7 @@ class Login:
         if self._token:
             yield self._token
 
-    def _granted(self) -> tuple[str, float]:
+    def _granted(self, deadline: float, callers: Callers) -> tuple[str, float]:
         """A new token, and for how many seconds it is used."""
         name = f"{self.prefix}_OAUTH_CLIENT_SECRET"
         client = self._environ.get(f"{self.prefix}_OAUTH_CLIENT_ID", "")
@@ -135,13 +166,24 @@ class Login:
             "Content-Type": "application/x-www-form-urlencoded",
             "Accept": "application/json",
         }
-        variable = f"{self.prefix}_OAUTH_URL"
-        place = HttpPlace.of(urlsplit(self._environ[variable]), self._wall, variable)
-        caller = Caller(place, self._wall, self._seconds, self._tls)
+        caller = callers.add(Caller(self._endpoint(), self._wall, self._seconds, self._tls))
         try:
-            return _token_of(caller.post(headers, urlencode(form).encode()), self.prefix)
+            answer = caller.post(headers, urlencode(form).encode(), deadline)
+            return _token_of(answer, self.prefix)
         finally:
+            callers.remove(caller)
             caller.close()
+
+    def _endpoint(self) -> HttpPlace:
+        variable = f"{self.prefix}_OAUTH_URL"
+        try:
+            return HttpPlace.of(urlsplit(self._environ[variable]), self._wall, variable)
+        except (KeyError, ValueError) as error:
+            raise SinkMisconfigured(
+                f"{variable} is no address any more", hint="write https://HOST/PATH"
+            ) from error
+        except ConfigurationError as error:
+            raise SinkMisconfigured(error.message, hint=error.hint) from error
 
 
 def _token_of(answer: HttpAnswer, prefix: str) -> tuple[str, float]:

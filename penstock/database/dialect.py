@@ -142,6 +142,10 @@ class Work(Protocol):
         """Let each call on an own connection take at most so long, or less where it is so now."""
         ...
 
+    def cut(self, connection: Any) -> None:
+        """From another thread: end the wait for the server.  The connection is of no use then."""
+        ...
+
     def listen(self, connection: Any) -> Listener:
         """Begin to hear which partitions get events."""
         ...

@@ -44,6 +44,9 @@ class MemoryWork:
     def answer_within(self, connection: Any, seconds: float) -> None:
         """Nothing waits for a server."""
 
+    def cut(self, connection: Any) -> None:
+        """Nor here."""
+
     def is_closed(self, connection: Any) -> bool:
         return bool(connection.closed)
 

@@ -124,6 +124,7 @@ measure_pressure        . . o . .
 merge_chunks            . i o . .
 mergeable_partitions    . i o . .
 missing_copies          . . o . r
+leave_out               c . o . .
 missing_events          c . o . .
 missing_slices          . i o . .
 move_copy               . . o . .

@@ -45,6 +45,10 @@ class InFront:
         """As the sink."""
         channel.send_block(block)
 
+    def abort(self, channel: Channel) -> None:
+        """As the sink."""
+        channel.abort()
+
     def close(self) -> None:
         """As the sink."""
         self.sink.close()
@@ -63,6 +67,9 @@ class _InFront:
 
     def close(self) -> None:
         self._channel.close()
+
+    def abort(self) -> None:
+        self._front.abort(self._channel)
 
 
 class Alone:
@@ -158,6 +165,9 @@ def _bridged(work: BlockWork, hand: InHand, behind: SinkBehind) -> BlockResult |
         work.bridge(hand, behind)
     except SinkError as error:
         return work.failed(hand, error)
+    if hand.skip is not None:
+        hand.skip()
+        hand.skip = None
     return None
 
 

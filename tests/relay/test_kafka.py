@@ -14,8 +14,11 @@ import pytest
 from ops.sinks import kafka_channel, kafka_producer, kafka_tail
 from ops.sinks.address import open_sink as open_any
 from ops.sinks.base import Channel, EventRefused, RelayBlock, SinkMisconfigured, SinkUnavailable
+from ops.sinks.ends import SinkBehind
 from ops.sinks.kafka import KafkaSink
 from ops.sinks.kafka_channel import KafkaChannel
+from ops.sinks.kafka_producer import KafkaProducer
+from ops.sinks.kafka_tail import KafkaEnd
 from penstock.errors import SinkError
 from penstock.log.restores import Seen
 from penstock.publishing.cloudevents import read_structured
@@ -93,7 +96,7 @@ def test_without_reading_the_tail_it_is_stored_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Mutant: transactions alone are not enough."""
-    monkeypatch.setattr(kafka_channel, "last_record", lambda *_: (None, 0))
+    monkeypatch.setattr(kafka_channel, "last_record", lambda *_: KafkaEnd(None, 0, 0))
     _sent_and_sent_again(send, topic)
     assert stored(kafka_broker, sink, topic) == [*range(1, 21), *range(1, 31)]
 
@@ -155,7 +158,8 @@ def test_without_fencing_a_paused_relay_doubles(
 ) -> None:
     """Mutant: each process has a transactional id of its own, and does not wait for others."""
     monkeypatch.setattr(kafka_producer, "_transactional", _own_id)
-    monkeypatch.setattr(kafka_channel, "last_record", lambda *_: (None, 0))
+    monkeypatch.setattr(kafka_channel, "last_record", lambda *_: KafkaEnd(None, 0, 0))
+    monkeypatch.setattr(KafkaChannel, "_require_all", lambda *_: None)
     assert _paused_before_its_commit(sink, topic, monkeypatch) is None
     assert stored(kafka_broker, sink, topic) == [*range(1, 6), *range(6, 21), *range(6, 21)]
 
@@ -316,6 +320,84 @@ def test_a_partition_that_was_emptied_while_a_block_was_open(
     monkeypatch.setattr(kafka_channel, "_emptied", lambda *_: KeyError())
     with pytest.raises(KeyError):
         send(again)
+
+
+def _fails_and_is_sent_again(
+    kafka_broker: KafkaBroker,
+    sink: KafkaSink,
+    send: Send,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A partition that retention has emptied, and a block whose first attempt commits nothing."""
+    send(block(1, 5, topic=topic))
+    kafka_broker.empty(sink.settings.topic(topic))
+    with monkeypatch.context() as patch, pytest.raises(SinkUnavailable):
+        patch.setattr(KafkaProducer, "_deliver", _away)
+        send(block(6, 8, topic=topic, lease_epoch=2))
+    send(block(6, 8, topic=topic, lease_epoch=2, reopened=True))
+    assert stored(kafka_broker, sink, topic) == [6, 7, 8]
+
+
+def _away(*_: Any) -> None:
+    raise SinkUnavailable("away")
+
+
+def test_an_emptied_partition_tells_that_a_block_was_not_sent(
+    kafka_broker: KafkaBroker,
+    sink: KafkaSink,
+    send: Send,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has everything that came after the block was begun. Guard: what the sink has noted."""
+    _fails_and_is_sent_again(kafka_broker, sink, send, topic, monkeypatch)
+    send(block(9, 10, topic=topic, lease_epoch=3))
+    kafka_broker.empty(sink.settings.topic(topic))  # what it had after that is gone too
+    with pytest.raises(SinkMisconfigured, match="was open: nobody can tell"):
+        send(block(9, 10, topic=topic, lease_epoch=4, reopened=True))
+
+
+def test_without_the_note_it_would_wait_for_a_person(
+    kafka_broker: KafkaBroker,
+    sink: KafkaSink,
+    send: Send,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mutant."""
+    monkeypatch.setattr(sink, "_noted", _Forgets())
+    with pytest.raises(SinkMisconfigured, match="was open: nobody can tell"):
+        _fails_and_is_sent_again(kafka_broker, sink, send, topic, monkeypatch)
+
+
+class _Forgets(dict[Any, Any]):
+    def __setitem__(self, *_: Any) -> None:
+        """Note nothing."""
+
+
+def test_a_partition_that_has_lost_its_end_is_told(
+    kafka_broker: KafkaBroker, sink: KafkaSink, topic: str
+) -> None:
+    """As after an unclean election: it ends at 5, and 6 to 10 were sent. With an empty one too."""
+    lost, second = block(6, 10, topic=topic, reopened=True), block(11, 12, topic=topic)
+    with closing(sink.open(lease_of(second))) as channel:
+        with pytest.raises(SinkBehind, match="up to sequence 0, and the relay"):
+            channel.send_block(lost)
+        channel.send_block(block(1, 5, topic=topic))
+    with closing(sink.open(lease_of(second))) as channel:
+        with pytest.raises(SinkBehind, match="up to sequence 5, and the relay") as behind:
+            channel.send_block(second)
+        assert not behind.value.resend
+        channel.send_block(lost)
+        channel.send_block(second)
+        with pytest.raises(SinkBehind) as behind:
+            channel.send_block(block(21, 22, topic=topic))
+        behind.value.skip()  # a person has left out 13 to 20
+        channel.send_block(block(21, 22, topic=topic))
+    assert stored(kafka_broker, sink, topic) == [*range(1, 13), 21, 22]
+    with closing(kafka_broker.sink(f"{kafka_broker.address}&resend=true")) as resending:
+        assert resending.settings.resend
 
 
 def test_a_block_recorded_under_an_older_address(

@@ -61,6 +61,8 @@ def test_a_compacted_topic_takes_no_event_without_a_key(
         sink.preflight(topic, 1)
         assert "of each key the last event stays" in caplog.text
         assert "min.insync.replicas 1" in caplog.text
+        sink.preflight(topic, 1)  # as for each partition that is new
+        assert caplog.text.count("of each key the last event stays") == 1
         events = (event(1, topic=topic), event(2, topic=topic, key=None))
         one = block(1, 2, topic=topic, events=events)
         with (

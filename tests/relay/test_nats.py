@@ -105,7 +105,7 @@ def test_without_the_expectation_a_late_relay_doubles(
 ) -> None:
     original = NatsConnection.send
 
-    def careless(self: NatsConnection, messages: Any) -> Any:
+    def careless(self: NatsConnection, messages: Any, calls: Any = None) -> Any:
         for name in [each for each in messages[0][1] if each.startswith("Nats-Expected")]:
             del messages[0][1][name]
         return original(self, messages)
@@ -133,7 +133,7 @@ def test_a_batch_with_a_lost_answer_is_stored_once(
     held: list[Any] = []
     original = NatsConnection.send
 
-    def lost(self: NatsConnection, messages: Any) -> Any:
+    def lost(self: NatsConnection, messages: Any, calls: Any = None) -> Any:
         held.append(original(self, messages) if is_stored else messages)
         raise SinkUnavailable("NATS did not answer")
 
@@ -360,3 +360,32 @@ def test_names_become_tokens_of_subjects() -> None:
     assert nats_jetstream._servers(urlsplit("nats://h,i:1/a")) == ["nats://h:4222", "nats://i:1"]
     assert nats_jetstream._type("a..b") == "a%2E%2Eb"
     assert quote("a b", safe="") == nats_jetstream._type("a b")
+
+
+def _long(sink: NatsSink, length: int, letter: str = "t") -> None:
+    """Two events; the subject of the second has this length."""
+    topic = letter * 3_000
+    sink.preflight(topic, 1)
+    kind = "y" * (length - len(sink.subjects(topic, 0)) - 1)
+    events = event(1, topic=topic), event(2, topic=topic, type=kind)
+    channel = sink.open(lease(topic=topic, known_as=topic))
+    channel.send_block(block(1, 2, topic=topic, events=events))
+
+
+def test_a_subject_that_is_too_long_is_refused(make: Make) -> None:
+    """The server ends the connection when a line has more than 4,096 bytes."""
+    _long(make(), nats_jetstream._SUBJECT_BYTES)
+    with pytest.raises(EventRefused, match="bytes with its type") as refused:
+        _long(make(), nats_jetstream._SUBJECT_BYTES + 1, "u")
+    assert refused.value.sequence == 2
+    with pytest.raises(SinkMisconfigured, match="longer than the server takes"):
+        make().preflight("t" * 4_000, 1)
+
+
+def test_without_the_limit_nats_ends_the_connection(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant."""
+    monkeypatch.setattr(nats_jetstream, "_SUBJECT_BYTES", 5_000)
+    with pytest.raises(SinkUnavailable):
+        _long(make(), 4_100)

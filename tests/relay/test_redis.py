@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from ops.sinks import redis_streams
-from ops.sinks.base import SinkMisconfigured, SinkUnavailable
+from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.ends import SinkBehind
 from ops.sinks.redis_streams import RedisChannel, open_sink
 from penstock.errors import ConfigurationError
 from penstock.log.restores import Seen
+from penstock.records import Event
 from tests.kit import certificates
 from tests.relay.blocks import TOPIC, block, event, lease
 from tests.relay.stores import Streams, StreamsServer, ids
@@ -259,3 +260,29 @@ def test_what_is_wrong_with_an_address_is_said(address: str) -> None:
 def test_a_sink_beside_has_streams_of_its_own(streams: Streams) -> None:
     beside = open_sink(urlsplit("redis://h/a"), environ={}, beside="backfill-7")
     assert beside.stream("b/c", 3) == "a.backfill-7:b/c:3"
+
+
+def test_an_event_with_too_many_headers_is_refused_and_many_are_taken(streams: Streams) -> None:
+    """Lua hands a command about 8,000 values. Guard: _ENTRY_TEXTS; and chunks by their texts."""
+
+    def many(sequence: int, count: int) -> Event:
+        return event(sequence, headers={f"h{each}": "x" for each in range(count)})
+
+    events = [event(1), many(2, 4_100), *(many(each, 3_800) for each in range(3, 33))]
+    whole = dataclasses.replace(block(1, 32), events=tuple(events))
+    channel = streams.channel()
+    with pytest.raises(EventRefused, match="fields with its headers") as refused:
+        channel.send_block(whole)
+    assert refused.value.sequence == 2
+    assert streams.ids() == []
+    channel.send_block(dataclasses.replace(whole, events=(events[0], *events[2:])))
+    assert streams.ids() == ["1-1", *ids(3, 32)]
+
+
+def test_without_the_limit_redis_fails_for_ever(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant."""
+    monkeypatch.setattr(redis_streams, "_ENTRY_TEXTS", 1 << 20)
+    with pytest.raises(SinkUnavailable, match="too many results to unpack"):
+        test_an_event_with_too_many_headers_is_refused_and_many_are_taken(streams)

@@ -168,7 +168,7 @@ def test_a_resolver_that_changes_its_answer_gains_nothing(
         asked.append(next(said))
         return answers(asked[-1])(host, port, **rest)
 
-    def dial(_family: int, address: Any, _seconds: float) -> socket.socket:
+    def dial(_family: int, address: Any, *_: Any) -> socket.socket:
         dialled.append(address[0])
         raise OSError("no route to host")
 

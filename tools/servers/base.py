@@ -49,6 +49,12 @@ class SpawnedServer(FolderServer):
         self._fetch()
         return super().start()
 
+    def url(self) -> str:
+        """Where the running server is: host and port; others say more."""
+        if self.port is None:
+            raise ServerUnavailable(f"the {self.title} in {self.directory} is not running")
+        return f"{HOST}:{self.port}"
+
     def kill(self) -> None:
         """Crash the server: SIGKILL at once to the process that this object has started."""
         if self._process is not None:

@@ -73,12 +73,6 @@ class RabbitServer(SpawnedServer):
         super().__init__(directory, NAME, TITLE, die_with_parent=die_with_parent, home=home)
         self._tls = tls
 
-    def url(self) -> str:
-        """Host and port, as clients are given them."""
-        if self.port is None:
-            raise ServerUnavailable(f"the {TITLE} in {self.directory} is not running")
-        return f"{HOST}:{self.port}"
-
     def tls_url(self) -> str:
         """Host and port of the listener with TLS."""
         self.url()

@@ -100,9 +100,7 @@ class StoreServer(SpawnedServer):
 
     def url(self) -> str:
         """The URL of the running server."""
-        if self.port is None:
-            raise ServerUnavailable(f"the {self.title} in {self.directory} is not running")
-        return f"{self.name}://{HOST}:{self.port}"
+        return f"{self.name}://{super().url()}"
 
     @property
     def _data(self) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -121,6 +122,10 @@ class MySQLWork:
     def answer_within(self, connection: Any, seconds: float) -> None:
         limit = connection._read_timeout
         opening.limit_answers(connection, seconds if limit is None else min(limit, seconds))
+
+    def cut(self, connection: Any) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)
 
     def listen(self, connection: Any) -> Listener:
         return _MySQLListener(connection)

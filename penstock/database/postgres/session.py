@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from penstock.database import config
@@ -88,6 +90,10 @@ class PostgresWork:
     def answer_within(self, connection: Any, seconds: float) -> None:
         limit = getattr(connection, "answer_seconds", None)
         connection.answer_seconds = seconds if limit is None else min(limit, seconds)
+
+    def cut(self, connection: Any) -> None:
+        with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)  # psycopg closes its own number itself
 
     def listen(self, connection: Any) -> Listener:
         return _PostgresListener(connection)

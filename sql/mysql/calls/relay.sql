@@ -13,7 +13,7 @@ CALL penstock.open_cold_block(
 )
 
 -- name: dead_letters_between
--- The dead letters of a subscription in a range of a partition.
+-- What of a range of a partition a relay does not send.
 -- reads only
 CALL penstock.dead_letters_between(%(subscription)s, %(partition_id)s, %(first_sequence)s, %(last_sequence)s)
 
@@ -21,6 +21,12 @@ CALL penstock.dead_letters_between(%(subscription)s, %(partition_id)s, %(first_s
 -- What a sink lacks that ends before the position of its relay.
 -- reads only
 CALL penstock.missing_events(%(subscription)s, %(partition_id)s, %(first_sequence)s, %(last_sequence)s)
+
+-- name: leave_out
+-- Records that a sink does not have these events because a person has left them out.
+CALL penstock.leave_out(
+    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(first_sequence)s, %(last_sequence)s
+)
 
 -- name: read_block
 -- The events of a block, without its dead letters.

@@ -82,14 +82,15 @@ END;
 -- name: bring_letter
 -- Stores an event that only the archive has, as a consumer has read it there. The give_up or commit_parking that
 -- follows in the same transaction makes it a dead letter: of events that the log has, these copy it themselves.
--- Refused (PS006) for an event that the log has, or that the position has passed. Raises PS006, PS010, PS013, PS018.
+-- Refused (PS006) for an event that the log has, or that the position has passed; a relay with an open block may send
+-- what was passed once more. Raises PS006, PS010, PS013, PS018.
 CREATE PROCEDURE bring_letter(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT,
     event_id VARCHAR(36), `key` VARCHAR(255), type VARCHAR(255), content_type VARCHAR(255), headers MEDIUMTEXT,
     payload LONGBLOB, created_at DATETIME(6)
 )
 BEGIN
-    DECLARE owner_id, low, stands_at BIGINT;
+    DECLARE owner_id, low, stands_at, block BIGINT;
     DECLARE present INT;
     DECLARE erased_by CHAR(36);
     DECLARE is_replaced BOOLEAN;
@@ -100,7 +101,8 @@ BEGIN
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = partition_id;
     SET stands_at = current_position(owner_id, partition_id);
-    IF NOT COALESCE(sequence < low AND sequence > stands_at, FALSE) THEN
+    CALL find_open_block(owner_id, partition_id, stands_at + 1, block);
+    IF NOT COALESCE(sequence < low AND (sequence > stands_at OR block IS NOT NULL), FALSE) THEN
         CALL refuse('PS006', CONCAT('sequence ', COALESCE(sequence, 'NULL'), ' of partition ', partition_id & 65535,
                                     ' is none that only the archive has'));
     END IF;

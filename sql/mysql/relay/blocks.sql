@@ -65,8 +65,8 @@ BEGIN
 END;
 
 -- name: read_block
--- The events of a block, without those that are already dead letters of this subscription; no events for a
--- partition that the subscription does not read.
+-- The events of a block, without those that are already dead letters of this subscription, or that its sink is not to
+-- get (leave_out); no events for a partition that the subscription does not read.
 CREATE PROCEDURE read_block(
     subscription LONGTEXT, partition_id BIGINT, first_sequence BIGINT, last_sequence BIGINT
 )
@@ -93,6 +93,10 @@ BEGIN
         SELECT * FROM dead_letters AS d FORCE INDEX (PRIMARY)
         WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
           AND d.history = present)
+      AND NOT EXISTS (
+        SELECT * FROM left_out AS o FORCE INDEX (PRIMARY)
+        WHERE o.subscription_id = owner_id AND o.partition_id = e.partition_id
+          AND e.sequence BETWEEN o.first_sequence AND o.last_sequence)
     ORDER BY e.sequence;
 END;
 

@@ -65,8 +65,8 @@ BEGIN
 END;
 
 -- name: dead_letters_between
--- The sequences of a range of a partition that are dead letters of a subscription; none for a partition that the
--- subscription does not read.
+-- What of a range of a partition a relay does not send, as ranges up to up_to: dead letters of its subscription, and
+-- what its sink is not to get (leave_out). None for a partition that the subscription does not read.
 CREATE PROCEDURE dead_letters_between(
     subscription LONGTEXT, partition_id BIGINT, first_sequence BIGINT, last_sequence BIGINT
 )
@@ -79,17 +79,55 @@ BEGIN
     SELECT MAX(s.id) INTO owner_id
     FROM subscriptions AS s
     WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND NOT reads_hidden(s.id);
-    SELECT d.sequence
+    SELECT d.sequence, d.sequence AS up_to
     FROM dead_letters AS d FORCE INDEX (PRIMARY)
     WHERE d.subscription_id = owner_id AND d.partition_id = partition_id
       AND d.sequence BETWEEN first_sequence AND last_sequence AND d.history = present
-    ORDER BY d.sequence;
+    UNION ALL
+    SELECT o.first_sequence, o.last_sequence
+    FROM left_out AS o FORCE INDEX (PRIMARY)
+    WHERE o.subscription_id = owner_id AND o.partition_id = partition_id AND o.first_sequence <= last_sequence
+      AND o.last_sequence >= first_sequence
+    ORDER BY sequence;
+END;
+
+-- name: leave_out
+-- Records that a sink does not have these events because a person has left them out, fenced: a later gap that contains
+-- them does not count them as missing. Raises PS006, PS010, PS013, PS018.
+CREATE PROCEDURE leave_out(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, first_sequence BIGINT,
+    last_sequence BIGINT
+)
+BEGIN
+    DECLARE owner_id, stands_at, from_sequence, to_sequence BIGINT;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('leave_out()');
+    CALL require_subscription(subscription, owner_id);
+    CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    SET stands_at = current_position(owner_id, partition_id);
+    IF NOT COALESCE(first_sequence BETWEEN 1 AND last_sequence AND last_sequence <= stands_at, FALSE) THEN
+        CALL refuse('PS006', CONCAT(COALESCE(first_sequence, 'NULL'), ' to ', COALESCE(last_sequence, 'NULL'),
+                                    ' cannot be left out at the position ', stands_at));
+    END IF;
+    SELECT LEAST(first_sequence, COALESCE(MIN(o.first_sequence), first_sequence)),
+           GREATEST(last_sequence, COALESCE(MAX(o.last_sequence), last_sequence))
+    INTO from_sequence, to_sequence
+    FROM left_out AS o FORCE INDEX (PRIMARY)
+    WHERE o.subscription_id = owner_id AND o.partition_id = partition_id
+      AND o.first_sequence <= last_sequence AND o.last_sequence >= first_sequence;
+    DELETE o FROM left_out AS o
+    WHERE o.subscription_id = owner_id AND o.partition_id = partition_id
+      AND o.first_sequence BETWEEN from_sequence AND to_sequence;
+    INSERT INTO left_out (subscription_id, partition_id, first_sequence, last_sequence)
+    VALUES (owner_id, partition_id, from_sequence, to_sequence);
+    CALL end_call();
 END;
 
 -- name: missing_events
--- What a sink lacks that ends before the position of a relay: how many events of the range are no dead letters, or 0
--- when a person has put the position behind it (subscribe, seek) and nothing was sent since. low_sequence is the first
--- sequence that the database has. No row for a partition that the subscription does not read.
+-- What a sink lacks that ends before the position of a relay: how many events of the range are neither dead letters nor
+-- left out (leave_out). is_put: a person has put the position behind it (subscribe, seek) and nothing was sent since,
+-- so all of it is left out. low_sequence is the first sequence that the database has. No row for a partition that the
+-- subscription does not read.
 CREATE PROCEDURE missing_events(
     subscription LONGTEXT, partition_id BIGINT, first_sequence BIGINT, last_sequence BIGINT
 )
@@ -109,11 +147,18 @@ BEGIN
     WHERE p.subscription_id = owner_id AND p.partition_id = partition_id
     ORDER BY p.id DESC
     LIMIT 1;
-    SELECT IF(put_by IN ('start', 'seek') AND stands_at = last_sequence, 0, last_sequence - first_sequence + 1 - (
+    SELECT last_sequence - first_sequence + 1 - (
                SELECT COUNT(*) FROM dead_letters AS d FORCE INDEX (PRIMARY)
                WHERE d.subscription_id = owner_id AND d.partition_id = p.id AND d.history = present
-                 AND d.sequence BETWEEN first_sequence AND last_sequence)) AS missing,
-           p.low_sequence
+                 AND d.sequence BETWEEN first_sequence AND last_sequence
+                 AND NOT is_left_out(owner_id, p.id, d.sequence)) - (
+               SELECT COALESCE(SUM(LEAST(o.last_sequence, last_sequence) - GREATEST(o.first_sequence, first_sequence)
+                                   + 1), 0)
+               FROM left_out AS o FORCE INDEX (PRIMARY)
+               WHERE o.subscription_id = owner_id AND o.partition_id = p.id AND o.first_sequence <= last_sequence
+                 AND o.last_sequence >= first_sequence) AS missing,
+           p.low_sequence,
+           put_by IN ('start', 'seek') AND stands_at = last_sequence AS is_put
     FROM partitions AS p
     WHERE p.id = partition_id AND stands_at IS NOT NULL;
 END;

@@ -36,6 +36,18 @@ PARTITION BY RANGE (block_id) (
     PARTITION s500000 VALUES LESS THAN (2500000)
 );
 
+-- name: left_out
+-- What a sink does not have because a person has left it out (subscribe, seek), as its relay has found it. A sink that
+-- gets again what it has lost does not get these.
+CREATE TABLE IF NOT EXISTS left_out (
+    subscription_id BIGINT NOT NULL,
+    partition_id BIGINT NOT NULL,
+    first_sequence BIGINT NOT NULL,
+    last_sequence BIGINT NOT NULL,
+    at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    PRIMARY KEY (subscription_id, partition_id, first_sequence)
+) ENGINE = InnoDB;
+
 -- name: relay_files
 -- Which policy file's relays the database follows. What a file sets has its origin; a relay of it is a subscription,
 -- which has none.
@@ -48,7 +60,7 @@ CREATE TABLE IF NOT EXISTS relay_files (
 
 -- name: relay_arrivals
 -- How far the relays of other databases, or of this one, have brought a partition of theirs into a topic. It moves in
--- the transaction that publishes the events. The row of a deleted topic stays, and nobody finds it.
+-- the transaction that publishes the events. It goes with the topic.
 CREATE TABLE IF NOT EXISTS relay_arrivals (
     topic_id BIGINT NOT NULL,
     -- Of installation, relay, known_as and partition: they are too long for a key.

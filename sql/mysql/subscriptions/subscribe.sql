@@ -105,6 +105,7 @@ BEGIN
     DELETE s FROM stops AS s WHERE s.subscription_id = owner_id;
     DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id;
     DELETE r FROM relay_places AS r WHERE r.subscription_id = owner_id;
+    DELETE o FROM left_out AS o WHERE o.subscription_id = owner_id;
     -- What a dealer deals meanwhile is a leftover too: this waits for him.
     DELETE q FROM queues AS q WHERE q.subscription_id = owner_id;
     DELETE t FROM queue_turns AS t WHERE t.subscription_id = owner_id;

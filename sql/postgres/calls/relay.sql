@@ -14,17 +14,24 @@ FROM penstock.open_cold_block(
 )
 
 -- name: dead_letters_between
--- The dead letters of a subscription in a range of a partition.
-SELECT sequence
+-- What of a range of a partition a relay does not send.
+SELECT sequence, up_to
 FROM penstock.dead_letters_between(
     %(subscription)s, %(partition_id)s::bigint, %(first_sequence)s::bigint, %(last_sequence)s::bigint
 )
 
 -- name: missing_events
 -- What a sink lacks that ends before the position of its relay.
-SELECT missing, low_sequence
+SELECT missing, low_sequence, is_put
 FROM penstock.missing_events(
     %(subscription)s, %(partition_id)s::bigint, %(first_sequence)s::bigint, %(last_sequence)s::bigint
+)
+
+-- name: leave_out
+-- Records that a sink does not have these events because a person has left them out.
+SELECT penstock.leave_out(
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(first_sequence)s::bigint,
+    %(last_sequence)s::bigint
 )
 
 -- name: read_block

@@ -77,7 +77,8 @@ $$;
 -- name: bring_letter
 -- Stores an event that only the archive has, as a consumer has read it there. The give_up or commit_parking that
 -- follows in the same transaction makes it a dead letter: of events that the log has, these copy it themselves.
--- Refused (PS006) for an event that the log has, or that the position has passed. Raises PS006, PS010, PS013, PS018.
+-- Refused (PS006) for an event that the log has, or that the position has passed; a relay with an open block may send
+-- what was passed once more. Raises PS006, PS010, PS013, PS018.
 CREATE OR REPLACE FUNCTION bring_letter(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, event_id uuid, key text,
     type text, content_type text, headers jsonb, payload bytea, created_at timestamptz
@@ -91,7 +92,8 @@ BEGIN
     PERFORM commit_durably();
     PERFORM hold_leases(owner, consumer, ARRAY[bring_letter.partition_id], ARRAY[bring_letter.lease_epoch]);
     IF NOT COALESCE(bring_letter.sequence < low
-                    AND bring_letter.sequence > current_position(owner.id, bring_letter.partition_id), false) THEN
+                    AND (bring_letter.sequence > current_position(owner.id, bring_letter.partition_id)
+                         OR (find_open_block(owner.id, bring_letter.partition_id)).id IS NOT NULL), false) THEN
         PERFORM refuse('PS006', format('sequence %s of partition %s is none that only the archive has',
                                        bring_letter.sequence, partition_id & 65535),
                        'Bring only events below the low sequence, before they are passed.');

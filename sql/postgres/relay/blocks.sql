@@ -85,8 +85,8 @@ END
 $$;
 
 -- name: read_block
--- The events of a block, without those that are already dead letters of this subscription; no events for a
--- partition that the subscription does not read.
+-- The events of a block, without those that are already dead letters of this subscription, or that its sink is not to
+-- get (leave_out); no events for a partition that the subscription does not read.
 CREATE OR REPLACE FUNCTION read_block(
     subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint
 )
@@ -108,6 +108,10 @@ BEGIN
         SELECT FROM dead_letters AS d JOIN subscriptions AS s ON s.id = d.subscription_id
         WHERE s.name = read_block.subscription AND d.partition_id = read_block.partition_id
           AND d.sequence = r.sequence AND d.history = current_history())
+      AND NOT EXISTS (
+        SELECT FROM left_out AS o JOIN subscriptions AS s ON s.id = o.subscription_id
+        WHERE s.name = read_block.subscription AND o.partition_id = read_block.partition_id
+          AND r.sequence BETWEEN o.first_sequence AND o.last_sequence)
     ORDER BY r.sequence;
 END
 $$;

@@ -58,41 +58,88 @@ END
 $$;
 
 -- name: dead_letters_between
--- The sequences of a range of a partition that are dead letters of a subscription; none for a partition that the
--- subscription does not read.
+-- What of a range of a partition a relay does not send, as ranges up to up_to: dead letters of its subscription, and
+-- what its sink is not to get (leave_out). None for a partition that the subscription does not read.
 CREATE OR REPLACE FUNCTION dead_letters_between(
     subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint
-) RETURNS TABLE (sequence bigint)
+) RETURNS TABLE (sequence bigint, up_to bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN QUERY
-    SELECT d.sequence
+    SELECT d.sequence, d.sequence
     FROM dead_letters AS d JOIN subscriptions AS s ON s.id = d.subscription_id
     WHERE s.name = dead_letters_between.subscription AND d.partition_id = dead_letters_between.partition_id
       AND d.sequence BETWEEN dead_letters_between.first_sequence AND dead_letters_between.last_sequence
       AND d.history = current_history() AND NOT reads_hidden(s.id)
-    ORDER BY d.sequence;
+    UNION ALL
+    SELECT o.first_sequence, o.last_sequence
+    FROM left_out AS o JOIN subscriptions AS s ON s.id = o.subscription_id
+    WHERE s.name = dead_letters_between.subscription AND o.partition_id = dead_letters_between.partition_id
+      AND o.first_sequence <= dead_letters_between.last_sequence
+      AND o.last_sequence >= dead_letters_between.first_sequence AND NOT reads_hidden(s.id)
+    ORDER BY 1;
+END
+$$;
+
+-- name: leave_out
+-- Records that a sink does not have these events because a person has left them out, fenced: a later gap that contains
+-- them does not count them as missing. Raises PS006, PS010, PS013.
+CREATE OR REPLACE FUNCTION leave_out(
+    subscription text, consumer text, partition_id bigint, lease_epoch bigint, first_sequence bigint,
+    last_sequence bigint
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    stands_at bigint := current_position(owner.id, leave_out.partition_id);
+BEGIN
+    PERFORM commit_durably();
+    PERFORM hold_leases(owner, consumer, ARRAY[leave_out.partition_id], ARRAY[leave_out.lease_epoch]);
+    IF NOT COALESCE(leave_out.first_sequence BETWEEN 1 AND leave_out.last_sequence
+                    AND leave_out.last_sequence <= stands_at, false) THEN
+        PERFORM refuse('PS006', format('%s to %s cannot be left out at the position %s', leave_out.first_sequence,
+                                       leave_out.last_sequence, stands_at),
+                       'What comes after the position is sent.');
+    END IF;
+    WITH known AS (
+        DELETE FROM left_out AS o
+        WHERE o.subscription_id = owner.id AND o.partition_id = leave_out.partition_id
+          AND o.first_sequence <= leave_out.last_sequence AND o.last_sequence >= leave_out.first_sequence
+        RETURNING o.first_sequence, o.last_sequence
+    )
+    SELECT LEAST(leave_out.first_sequence, min(k.first_sequence)),
+           GREATEST(leave_out.last_sequence, max(k.last_sequence))
+    INTO leave_out.first_sequence, leave_out.last_sequence
+    FROM known AS k;
+    INSERT INTO left_out (subscription_id, partition_id, first_sequence, last_sequence)
+    VALUES (owner.id, leave_out.partition_id, leave_out.first_sequence, leave_out.last_sequence);
 END
 $$;
 
 -- name: missing_events
--- What a sink lacks that ends before the position of a relay: how many events of the range are no dead letters, or 0
--- when a person has put the position behind it (subscribe, seek) and nothing was sent since. low_sequence is the first
--- sequence that the database has. No row for a partition that the subscription does not read.
+-- What a sink lacks that ends before the position of a relay: how many events of the range are neither dead letters nor
+-- left out (leave_out). is_put: a person has put the position behind it (subscribe, seek) and nothing was sent since,
+-- so all of it is left out. low_sequence is the first sequence that the database has. No row for a partition that the
+-- subscription does not read.
 CREATE OR REPLACE FUNCTION missing_events(
     subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint
-) RETURNS TABLE (missing bigint, low_sequence bigint)
+) RETURNS TABLE (missing bigint, low_sequence bigint, is_put boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN QUERY
-    SELECT CASE
-               WHEN n.reason IN ('start', 'seek') AND n.position = missing_events.last_sequence THEN 0
-               ELSE missing_events.last_sequence - missing_events.first_sequence + 1 - (
-                   SELECT count(*) FROM dead_letters AS d
-                   WHERE d.subscription_id = s.id AND d.partition_id = p.id AND d.history = current_history()
-                     AND d.sequence BETWEEN missing_events.first_sequence AND missing_events.last_sequence)
-           END,
-           p.low_sequence
+    SELECT missing_events.last_sequence - missing_events.first_sequence + 1 - (
+               SELECT count(*) FROM dead_letters AS d
+               WHERE d.subscription_id = s.id AND d.partition_id = p.id AND d.history = current_history()
+                 AND d.sequence BETWEEN missing_events.first_sequence AND missing_events.last_sequence
+                 AND NOT is_left_out(s.id, p.id, d.sequence)) - (
+               SELECT COALESCE(sum(LEAST(o.last_sequence, missing_events.last_sequence)
+                                   - GREATEST(o.first_sequence, missing_events.first_sequence) + 1), 0)::bigint
+               FROM left_out AS o
+               WHERE o.subscription_id = s.id AND o.partition_id = p.id
+                 AND o.first_sequence <= missing_events.last_sequence
+                 AND o.last_sequence >= missing_events.first_sequence),
+           p.low_sequence,
+           n.reason IN ('start', 'seek') AND n.position = missing_events.last_sequence
     FROM subscriptions AS s
     JOIN partitions AS p ON p.id = missing_events.partition_id
     CROSS JOIN LATERAL (

@@ -29,6 +29,18 @@ CREATE TABLE relay_failures (
     PRIMARY KEY (block_id, attempt)
 ) PARTITION BY RANGE (block_id);
 
+-- name: left_out
+-- What a sink does not have because a person has left it out (subscribe, seek), as its relay has found it. A sink that
+-- gets again what it has lost does not get these.
+CREATE TABLE left_out (
+    subscription_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    first_sequence bigint NOT NULL,
+    last_sequence bigint NOT NULL,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (subscription_id, partition_id, first_sequence)
+);
+
 -- name: relay_files
 -- Which policy file's relays the database follows. What a file sets has its origin; a relay of it is a subscription,
 -- which has none.
@@ -41,7 +53,7 @@ CREATE TABLE relay_files (
 
 -- name: relay_arrivals
 -- How far the relays of other databases, or of this one, have brought a partition of theirs into a topic. It moves in
--- the statement that publishes the events. The row of a deleted topic stays, and nobody finds it.
+-- the statement that publishes the events. It goes with the topic.
 CREATE TABLE relay_arrivals (
     topic_id bigint NOT NULL,
     installation text COLLATE "C" NOT NULL,

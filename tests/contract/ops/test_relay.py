@@ -38,6 +38,13 @@ EVERY_BLOCK_ANEW: Guard = {
 }
 
 
+#: A block counts as open wherever the position stands before it again.
+OPEN_AGAIN: Guard = {
+    "postgres": ("move_position", "IF wanted < stood_at THEN", "IF false THEN"),
+    "mysql": ("move_position", "IF wanted < stood_at THEN", "IF FALSE THEN"),
+}
+
+
 class Scripted(InFront):
     """A sink that does what the test says, in front of a real one."""
 
@@ -304,3 +311,28 @@ def test_sweep_frees_what_a_dead_relay_held(db: ContractDatabase) -> None:
     assert sweep(own).expired_consumers == 1
     assert sweep(own).expired_consumers == 0
     assert holders(own) == {}
+
+
+def _sent_once_more(db: ContractDatabase, sink: Scripted) -> tuple[bool, int]:
+    """A seek to where the newest block begins, which has had a failure.  Reopened, and its end."""
+    own = db.connect()
+    filled(own, events=8)
+    sink.raises = [SinkUnavailable("away")]
+    assert Relay(db.url, SUBSCRIPTION, sink, backoff=FAST).run_for(60).drained
+    stream.seek(own, SUBSCRIPTION, STREAM, 0, sink.blocks[-1].first_sequence)
+    sink.max_block_events = 2
+    assert Relay(db.url, SUBSCRIPTION, sink, backoff=FAST).run_for(60).drained
+    again = next(each for each in sink.blocks[3:] if each.first_sequence == 5)
+    return again.reopened, again.last_sequence
+
+
+def test_a_seek_to_the_newest_block_does_not_open_it_again(
+    db: ContractDatabase, sink: Scripted
+) -> None:
+    """It was committed, so what is sent from there is a new block, without the old attempts."""
+    assert _sent_once_more(db, sink) == (False, 6)
+
+
+def test_otherwise_it_would_be_sent_as_it_was(db: ContractDatabase, sink: Scripted) -> None:
+    without(db, OPEN_AGAIN)
+    assert _sent_once_more(db, sink) == (True, 8)

@@ -9,12 +9,14 @@ import pytest
 
 from ops.relay.relay import Relay
 from ops.seal import seal
+from ops.sinks.base import SinkUnavailable
 from penstock import database
 from penstock.archive.targets import Target
 from penstock.errors import BelowLowSequence, InvalidArgument, LogBehind, StaleLease
 from penstock.log.restores import report_position
 from penstock.subscriptions import stream
 from penstock.subscriptions.dead_letters import dead_letter, dead_letters
+from penstock.topics import names
 from tests import command
 from tests.contract.databases import ContractDatabase
 from tests.contract.ops.test_relay import FAST, Scripted
@@ -72,6 +74,22 @@ def test_it_reads_on_from_the_archive(db: ContractDatabase, sink: Scripted, targ
         *((1, 4), (5, 8), (9, 12), (13, 15)),
         *((16, 19), (20, 20)),
     ]
+
+
+def test_a_block_keeps_the_address_under_which_it_was_recorded(
+    db: ContractDatabase, sink: Scripted, target: Target
+) -> None:
+    """Also when its events come from the archive: it is the very same when it is sent again."""
+    own = db.connect()
+    _cold(own, target)
+    sink.raises = [SinkUnavailable("away")]
+    failures = 0
+    while not failures:
+        failures += Relay(db.url, SUBSCRIPTION, sink, archive=[target]).run_for(0.3).failures
+    names.rename_topic(own, STREAM, "renamed")
+    assert Relay(db.url, SUBSCRIPTION, sink, archive=[target], backoff=FAST).run_for(60).drained
+    assert {each.topic for each in sink.blocks[1].events} == {sink.blocks[1].topic} == {STREAM}
+    assert {each.topic for each in sink.blocks[2].events} == {"tests/renamed"}
 
 
 def test_without_a_target_the_error_names_the_option(

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ops.relay import block as block_module
 from ops.relay.relay import Relay, RelayResult
 from ops.seal import seal
 from ops.sinks.address import open_sink
+from ops.sinks.base import Channel, EventRefused, RelayBlock
+from ops.sinks.redis_streams import RedisChannel
 from penstock import database
 from penstock.archive.targets import Target
 from penstock.subscriptions import stream
+from penstock.subscriptions.dead_letters import dead_letters
 from tests.contract.databases import ContractDatabase
 from tests.contract.ops.test_relay import FAST
 from tests.contract.stream_kit import Guard, without
 from tests.kit.copies import copy_all, drop
-from tests.kit.sinks import relay_once
+from tests.kit.sinks import InFront, relay_once
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease, more
 from tests.relay.stores import Streams, StreamsServer, ids
 
@@ -26,6 +33,13 @@ from tests.relay.stores import Streams, StreamsServer, ids
 NOBODY_MOVES: Guard = {
     "postgres": ("missing_events", "n.reason IN ('start', 'seek')", "false"),
     "mysql": ("missing_events", "put_by IN ('start', 'seek')", "FALSE"),
+}
+
+
+#: What a person has left out is not recorded.
+NOT_LEFT_OUT: Guard = {
+    "postgres": ("leave_out", "VALUES (owner.id, leave_out.part", "VALUES (-1, leave_out.part"),
+    "mysql": ("leave_out", "VALUES (owner_id, partition_id,", "VALUES (-1, partition_id,"),
 }
 
 
@@ -51,7 +65,7 @@ def relayed(
 def failing(db: ContractDatabase, streams: Streams, options: str = "", **more: Any) -> RelayResult:
     """Short runs, until one has failed."""
     for _ in range(100):
-        result = relayed(db, streams, options, seconds=0.1, **more)
+        result = relayed(db, streams, options, seconds=0.5, **more)
         if result.failures:
             return result
     raise AssertionError("no run has failed")
@@ -79,6 +93,43 @@ def test_a_lost_sink_stops_the_relay_and_resend_brings_everything_again(
     ]
 
 
+class Refusing(InFront):
+    """Takes an event the first time, and never again: its server was set up anew."""
+
+    def __init__(self, sink: Any, sequence: int) -> None:
+        super().__init__(sink)
+        self.max_block_events = 4
+        self.sequence = sequence
+
+    def send_block(self, channel: Channel, block: RelayBlock) -> None:
+        """Refuse it by its sequence."""
+        if any(each.sequence == self.sequence for each in block.events):
+            raise EventRefused(self.sequence, "too large now")
+        super().send_block(channel, block)
+
+
+def _refused_again(db: ContractDatabase, streams: Streams, targets: Sequence[Target] = ()) -> None:
+    own = db.connect()
+    streams.server.client.delete(streams.stream)
+    more(own, events=1, start=21)
+    with closing(open_sink(f"{streams.address}?resend=true")) as sink:
+        relay = Relay(db.url, SUBSCRIPTION, Refusing(sink, 3), backoff=FAST, archive=targets)
+        done = relay.run_for(30)
+    assert (done.dead_letters, done.failures, done.drained) == (1, 0, True)
+    assert streams.ids() == [*ids(1, 2), *ids(4, 21)]
+    (letter,) = dead_letters(own, SUBSCRIPTION)
+    assert (letter.sequence, letter.reason) == (3, "too large now")
+
+
+def test_an_event_that_is_refused_when_it_is_sent_again_is_a_dead_letter(
+    db: ContractDatabase, streams: Streams
+) -> None:
+    """Guard: BlockWork.refused looks at the part that was sent."""
+    filled(db.connect(), events=20)
+    assert relayed(db, streams).events == 20
+    _refused_again(db, streams)
+
+
 def test_it_reads_what_is_sent_again_from_the_archive(
     db: ContractDatabase, streams: Streams, tmp_path: Path
 ) -> None:
@@ -100,9 +151,53 @@ def test_it_reads_what_is_sent_again_from_the_archive(
     assert streams.ids() == []
     assert relayed(db, streams, "?resend=true", archive=[target]).drained
     assert streams.ids() == ids(1, 20)
+    _refused_again(db, streams, [target])
 
 
-def test_what_a_person_has_left_out_is_no_gap(db: ContractDatabase, streams: Streams) -> None:
+class Counting(InFront):
+    """What it is sent, in parts of so many bytes."""
+
+    def __init__(self, sink: Any) -> None:
+        super().__init__(sink)
+        self.max_block_bytes = 5
+        self.ranges: list[tuple[int, int]] = []
+
+    def send_block(self, channel: Channel, block: RelayBlock) -> None:
+        """Note it."""
+        self.ranges.append((block.first_sequence, block.last_sequence))
+        super().send_block(channel, block)
+
+
+def test_what_is_sent_again_has_no_more_bytes_than_a_block(
+    db: ContractDatabase, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: _end_within. At least one event is in each, and few are read at a time."""
+    monkeypatch.setattr(block_module, "_PIECE", 3)
+    own = db.connect()
+    filled(own, events=13)  # payloads of one byte, then of two
+    assert relayed(db, streams).events == 13
+    streams.server.client.delete(streams.stream)
+    more(own, events=1, start=14)
+    with closing(open_sink(f"{streams.address}?resend=true")) as sink:
+        counting = Counting(sink)
+        assert Relay(db.url, SUBSCRIPTION, counting, backoff=FAST).run_for(30).drained
+    assert streams.ids() == ids(1, 14)
+    # The first one finds the gap; the block itself comes last.
+    assert counting.ranges == [(14, 14), (1, 5), (6, 9), (10, 11), (12, 13), (14, 14)]
+
+
+def test_what_a_person_has_left_out_is_no_gap(
+    db: ContractDatabase, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sink is told in a thread of the relay, so other partitions do not wait for it."""
+    threads: list[str] = []
+    skip = RedisChannel._skip
+
+    def skipping(*given: Any) -> None:
+        threads.append(threading.current_thread().name)
+        skip(*given)
+
+    monkeypatch.setattr(RedisChannel, "_skip", skipping)
     own = db.connect()
     filled(own)
     stream.seek(own, SUBSCRIPTION, STREAM, 0, 4)
@@ -111,6 +206,47 @@ def test_what_a_person_has_left_out_is_no_gap(db: ContractDatabase, streams: Str
     stream.seek(own, SUBSCRIPTION, STREAM, 0, 16)
     assert relayed(db, streams).drained
     assert streams.ids() == [*ids(4, 10), *ids(16, 20)]
+    assert threads == ["relay", "relay"]
+
+
+def _left_out_and_lost(db: ContractDatabase, streams: Streams) -> Any:
+    """A person has left out 1 to 3 and 11 to 15. Then the sink loses everything."""
+    own = db.connect()
+    filled(own)
+    stream.seek(own, SUBSCRIPTION, STREAM, 0, 4)
+    assert relayed(db, streams).events == 7
+    more(own, events=10, start=11)
+    stream.seek(own, SUBSCRIPTION, STREAM, 0, 16)
+    assert relayed(db, streams).events == 5
+    streams.server.client.delete(streams.stream)
+    more(own, events=1, start=21)
+    return own
+
+
+def test_what_a_seek_has_left_out_is_not_sent_after_a_later_loss(
+    db: ContractDatabase, streams: Streams
+) -> None:
+    """Guard: the ranges that leave_out records. A seek back sends what lies after it."""
+    own = _left_out_and_lost(db, streams)
+    assert relayed(db, streams, "?resend=true").drained
+    assert streams.ids() == [*ids(4, 10), *ids(16, 21)]
+    streams.server.client.delete(streams.stream)
+    stream.seek(own, SUBSCRIPTION, STREAM, 0, 13)
+    more(own, events=1, start=22)
+    assert relayed(db, streams, "?resend=true").drained
+    assert streams.ids() == ids(13, 22)
+    ranges = db.run("SELECT first_sequence, last_sequence FROM penstock.left_out")
+    assert [tuple(each) for each in ranges] == [(1, 12)]
+
+
+def test_without_the_record_a_later_loss_would_bring_it(
+    db: ContractDatabase, streams: Streams
+) -> None:
+    without(db, NOT_LEFT_OUT)
+    _left_out_and_lost(db, streams)
+    with pytest.raises(AssertionError, match="assert"):
+        assert relayed(db, streams, "?resend=true").drained
+        assert streams.ids() == [*ids(4, 10), *ids(16, 21)]
 
 
 def test_otherwise_a_seek_would_stop_the_relay(db: ContractDatabase, streams: Streams) -> None:
@@ -138,5 +274,5 @@ def test_dead_letters_are_no_gap(db: ContractDatabase, streams: Streams) -> None
     sink.close()
     place = {"partition_id": lease.partition_id, "first_sequence": 2, "last_sequence": 2}
     asked = {"subscription": SUBSCRIPTION, **place}
-    assert database.call(own, "missing_events", **asked) == [(0, 1)]
+    assert database.call(own, "missing_events", **asked) == [(0, 1, False)]
     assert database.call(own, "missing_events", **asked | {"subscription": "nobody"}) == []

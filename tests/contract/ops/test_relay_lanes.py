@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 
 from ops.relay.block import Backoff
+from ops.relay.pauses import Pauses
 from ops.relay.relay import Relay
-from ops.sinks.base import Channel, EventRefused, RelayBlock, SinkLease, SinkUnavailable
+from ops.sinks.base import Channel, EventRefused, RelayBlock, SinkLease, SinkPaused, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
 from penstock.errors import InvalidArgument
+from penstock.records import Lease
 from penstock.subscriptions import stream
 from penstock.subscriptions.dead_letters import dead_letters
+from penstock.subscriptions.overview import describe_subscription
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import wait_until
 from tests.kit.sinks import InFront
@@ -243,6 +246,56 @@ def test_a_relay_gives_events_up_if_it_is_told_to(db: ContractDatabase, tmp_path
     """Also when the sink was only away, and its channel could not be opened."""
     assert _given_up(db, Away(tmp_path, 3), 3) == (6, {"not delivered in 3 attempts"})
     assert positions(db.connect()) == {0: 4, 1: 4}
+
+
+def test_a_block_that_no_sink_has_got_is_a_new_one(db: ContractDatabase, tmp_path: Path) -> None:
+    """Its channel could not be opened. What was given to the sink is sent again as such."""
+    filled(db.connect(), events=8)
+    sink = Away(tmp_path, 2)
+    sink.raises = [SinkUnavailable("away")]
+    result = Relay(db.url, SUBSCRIPTION, sink, backoff=FAST).run_for(SECONDS)
+    assert (result.events, result.failures) == (8, 3)
+    assert [(each.first_sequence, each.reopened) for each in sink.blocks] == [
+        (1, False), (1, True), (5, False),
+    ]  # fmt: skip
+
+
+def test_a_sink_that_asks_for_a_pause_before_any_block_gets_it(
+    db: ContractDatabase, tmp_path: Path
+) -> None:
+    """It is asked what it holds, as on a new connection. Guard: Relay._failed without a block."""
+    own = db.connect()
+    filled(own, events=4)
+    sink = Watched(tmp_path)
+    relay = Relay(db.url, SUBSCRIPTION, sink, backoff=FAST, idle_seconds=0.05)
+    with running(relay), pytest.MonkeyPatch.context() as patch:
+        wait_until(lambda: positions(own) == {0: 4}, "everything is sent")
+        patch.setattr(sink, "seen", _gone)
+        relay._compared.clear()
+        wait_until(lambda: describe_subscription(own, SUBSCRIPTION).paused_at, "it is paused")
+    found = describe_subscription(own, SUBSCRIPTION)
+    assert found.paused_reason == "the sink asked for it: gone"
+
+
+def _gone(_: Channel) -> None:
+    raise SinkPaused("gone")
+
+
+def test_the_pause_of_a_lost_lease_is_forgotten() -> None:
+    """Guard: Pauses.keep. A relay with pauses waits for them until its time is over."""
+    clock = [0.0]
+    pauses = Pauses(lambda: clock[0])
+    first, second = _lease(1), _lease(2)
+    pauses.begin(first, 60)
+    pauses.keep([first])
+    assert not pauses.is_over(first)
+    pauses.keep([second])
+    assert (bool(pauses), pauses.is_over(second), pauses.attempts(second)) == (False, True, 0)
+
+
+def _lease(epoch: int) -> Lease:
+    return Lease(topic=STREAM, partition=0, partition_id=7, lease_epoch=epoch, position=0,
+                 state="ACTIVE", history=1)  # fmt: skip
 
 
 def test_without_a_limit_it_tries_for_ever(db: ContractDatabase, tmp_path: Path) -> None:

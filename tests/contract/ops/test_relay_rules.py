@@ -185,7 +185,7 @@ def test_a_relay_that_is_late_is_refused_and_a_successor_sends_its_block(
             raise SinkUnavailable("it sleeps")
 
     inner: Any = late
-    inner._sink.open = lambda served: Paused(inner._sink, served)
+    inner._sink.open = lambda served: Paused(inner._sink, served, inner._sink._connect())
     stopped = relay_once(own, member, lease, late)
     assert stopped is not None
     assert stopped.error

@@ -173,6 +173,8 @@ def test_a_target_that_was_put_back_is_behind(target: Target) -> None:
     target.channel(relay="second").send_block(block(1, 1))
     target.channel(partition=1).send_block(block(1, 1))
     assert count(target.db, "relay_arrivals") == 4
+    names.delete_topic(target.own, TOPIC)
+    assert count(target.db, "relay_arrivals") == 0
 
 
 def test_an_event_that_the_target_does_not_take_is_refused(target: Target) -> None:

@@ -14,6 +14,16 @@ BEGIN
     WHERE newest.first_sequence = start;
 END;
 
+-- name: end_block
+-- Removes the newest block of a partition if it begins at this sequence. It was committed, and the position has been
+-- put before it again: what is sent from there is cut and counted anew.
+CREATE PROCEDURE end_block(owner_id BIGINT, part_id BIGINT, start BIGINT)
+BEGIN
+    DECLARE block BIGINT;
+    CALL find_open_block(owner_id, part_id, start, block);
+    DELETE b FROM blocks AS b WHERE b.id = block;
+END;
+
 -- name: find_block_end
 -- Where the next block of a partition ends: at most max_events and max_bytes of payload, but at least one
 -- event; NULL when there is no event.

@@ -51,6 +51,7 @@ BEGIN
         INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
         VALUES (owner_id, part_id, LEAST(stands_at, watermark), held_epoch, 'history', watermark);
         CALL cut_back(owner_id, part_id, watermark);
+        CALL send_after(owner_id, part_id, watermark);
     END IF;
 END;
 

@@ -19,7 +19,7 @@ END;
 -- holder, whose later commits are refused as stale. Raises PS006, PS012, PS013, PS016.
 CREATE PROCEDURE move_position(owner_id BIGINT, source_id BIGINT, start LONGTEXT, OUT wanted BIGINT)
 BEGIN
-    DECLARE held_epoch BIGINT;
+    DECLARE held_epoch, stood_at BIGINT;
     DECLARE held_by VARCHAR(255);
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SELECT l.lease_epoch, l.holder INTO held_epoch, held_by
@@ -27,6 +27,7 @@ BEGIN
     IF held_epoch IS NULL THEN
         CALL refuse('PS013', 'the subscription does not read the topic');
     END IF;
+    SET stood_at = current_position(owner_id, source_id);
     CALL start_position(source_id, start, wanted);
     UPDATE leases AS l
     SET l.state = 'AVAILABLE', l.holder = NULL, l.lease_epoch = held_epoch + 1, l.acquired_at = NULL,
@@ -36,6 +37,10 @@ BEGIN
     VALUES (owner_id, source_id, held_epoch + 1, COALESCE(held_by, ''), 'seek', UTC_TIMESTAMP(6));
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
     VALUES (owner_id, source_id, wanted, held_epoch + 1, 'seek');
+    CALL send_after(owner_id, source_id, wanted);
+    IF wanted < stood_at THEN
+        CALL end_block(owner_id, source_id, wanted + 1);
+    END IF;
     -- A position that moves back gives its events new attempts.
     DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id AND a.partition_id = source_id;
 END;

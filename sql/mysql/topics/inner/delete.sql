@@ -73,6 +73,10 @@ BEGIN
     FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
     STRAIGHT_JOIN attempts AS a FORCE INDEX (PRIMARY) ON a.subscription_id = r.id AND a.partition_id = p.id;
+    DELETE o
+    FROM doomed_partitions AS p
+    STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
+    STRAIGHT_JOIN left_out AS o FORCE INDEX (PRIMARY) ON o.subscription_id = r.id AND o.partition_id = p.id;
     CALL forget_queue(readers);
     -- After what the workers of queues have rejected until now.
     -- In the order of lock_letters.
@@ -86,6 +90,9 @@ BEGIN
     DELETE c
     FROM doomed_partitions AS p
     STRAIGHT_JOIN letter_copies AS c FORCE INDEX (letter_copies_origin) ON c.partition_id = p.id;
+    DELETE a
+    FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
+    STRAIGHT_JOIN relay_arrivals AS a FORCE INDEX (PRIMARY) ON a.topic_id = j.id;
     DELETE s
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
     STRAIGHT_JOIN subscription_topics AS s FORCE INDEX (subscription_topics_topic) ON s.topic_id = j.id;

@@ -17,6 +17,21 @@ BEGIN
 END
 $$;
 
+-- name: end_block
+-- Removes the newest block of a partition if it begins at this sequence. It was committed, and the position has been
+-- put before it again: what is sent from there is cut and counted anew.
+CREATE OR REPLACE FUNCTION end_block(subscription_id bigint, partition_id bigint, first_sequence bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM blocks AS b
+    WHERE b.first_sequence = end_block.first_sequence AND b.id = (
+        SELECT n.id FROM blocks AS n
+        WHERE n.subscription_id = end_block.subscription_id AND n.partition_id = end_block.partition_id
+        ORDER BY n.id DESC
+        LIMIT 1);
+END
+$$;
+
 -- name: record_block
 -- Records a new block of a partition. Raises PS021.
 CREATE OR REPLACE FUNCTION record_block(

@@ -38,6 +38,7 @@ BEGIN
           AND GREATEST(o.position, o.reached) > w.watermark;
         IF FOUND THEN
             PERFORM cut_back(lease.subscription_id, lease.partition_id, high_watermark(lease.partition_id));
+            PERFORM send_after(lease.subscription_id, lease.partition_id, high_watermark(lease.partition_id));
         END IF;
     END LOOP;
     UPDATE bookmarks AS b SET lost_in = opened

@@ -45,6 +45,7 @@ CREATE OR REPLACE FUNCTION move_position(present leases, start text) RETURNS big
 LANGUAGE plpgsql AS $$
 DECLARE
     wanted bigint;
+    stood_at bigint := current_position(present.subscription_id, present.partition_id);
 BEGIN
     IF (newest_row(present.subscription_id, present.partition_id)).id > (
         SELECT c.last_value - (NOT c.is_called)::integer FROM positions_id AS c)
@@ -62,6 +63,10 @@ BEGIN
             'seek', clock_timestamp());
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
     VALUES (present.subscription_id, present.partition_id, wanted, present.lease_epoch + 1, 'seek');
+    PERFORM send_after(present.subscription_id, present.partition_id, wanted);
+    IF wanted < stood_at THEN
+        PERFORM end_block(present.subscription_id, present.partition_id, wanted + 1);
+    END IF;
     -- A position that moves back gives its events new attempts.
     DELETE FROM attempts AS a
     WHERE a.subscription_id = present.subscription_id AND a.partition_id = present.partition_id;

@@ -67,6 +67,9 @@ BEGIN
     DELETE FROM attempts AS a
     WHERE a.subscription_id = ANY (readers)
       AND a.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM left_out AS o
+    WHERE o.subscription_id = ANY (readers)
+      AND o.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     PERFORM forget_queue(r, ARRAY(SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids)))
     FROM unnest(readers) AS r;
     -- After what the workers of queues have rejected until now.
@@ -82,6 +85,7 @@ BEGIN
     DELETE FROM letter_copies AS c
     USING unnest(topic_ids) AS g (id)
     WHERE c.partition_id BETWEEN g.id << 16 AND (g.id << 16) + 65535;
+    DELETE FROM relay_arrivals AS a WHERE a.topic_id = ANY (topic_ids);
     DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
     DELETE FROM bookmarks AS b WHERE b.topic_id = ANY (topic_ids);
