@@ -271,12 +271,22 @@ class Penstock(Broker):
 
 
 def _message(topic: str, event: Event) -> Message:
+    """With as much in its headers as the relay adds."""
+    origin = {
+        "topic": event.topic,
+        "partition": event.partition,
+        "sequence": event.sequence,
+        "history": event.history,
+        "created_at": event.created_at.isoformat(),
+        "through": [str(event.event_id)],
+    }
     return Message(
         topic,
         event.payload,
         key=event.key,
         type=event.type,
         content_type=event.content_type,
+        headers=event.headers | {"penstock-origin": origin},
         partition=event.partition,
     )
 

@@ -157,11 +157,12 @@ def _headers_limits(headers: Any, text: str) -> None:
                 hint="write it as text",
             )
         level = [inner for each in level for inner in _inside(each)]
-    if level:
-        raise InvalidArgument(
-            f"the headers are nested deeper than {MAX_HEADERS_DEPTH} levels",
-            hint="larger structures belong into the payload",
-        )
+        if not level:
+            return
+    raise InvalidArgument(
+        f"the headers are nested deeper than {MAX_HEADERS_DEPTH} levels",
+        hint="larger structures belong into the payload",
+    )
 
 
 def _inside(value: Any) -> Iterable[Any]:
