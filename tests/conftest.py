@@ -19,6 +19,7 @@ import psycopg
 import pytest
 
 from tests import servers
+from tests.contract import on_mariadb
 from tests.order import in_thirds
 from tests.servers import MySQLTestServer
 from tests.support import MISSING, PostgresServer, missing
@@ -145,7 +146,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What shares a large server is together, so one process has all of it and starts the only one.
 
     ``long_on("mysql")`` is for what runs every day on an engine with the same code.  A run that
-    leaves engines out has everything of those that it is about.
+    leaves engines out has everything of those that it is about.  What else MariaDB does not show
+    every day: tests.contract.on_mariadb.
     """
     if set(servers.chosen()) == set(servers.DATABASES):
         for item in items:
@@ -153,6 +155,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
             if any(getattr(each, "name", each) in engines for each in parameters.values()):
                 item.add_marker(pytest.mark.long)
+        on_mariadb.leave_to_long(items)
     items[:] = in_thirds(items)
 
 

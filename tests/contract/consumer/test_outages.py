@@ -32,6 +32,8 @@ from tests.kit.stream import (
     stored,
 )
 
+pytestmark = pytest.mark.mariadb_differs("how a session ends")
+
 
 def test_what_was_committed_before_the_connection_was_lost_is_not_read_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch

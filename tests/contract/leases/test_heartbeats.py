@@ -18,6 +18,8 @@ from tests.contract.stream_kit import Guard, check_in_rounds, end_lease, join, w
 from tests.kit.log import drain, topic
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, holders, member_with_lease, more
 
+pytestmark = pytest.mark.mariadb_differs("limits of transactions are each server's own")
+
 WAITS_FOR_A_ROW: Guard = {
     "postgres": ("heartbeats", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"),
     "mysql": ("heartbeats", "FOR UPDATE SKIP LOCKED", "FOR UPDATE"),

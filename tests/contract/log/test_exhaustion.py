@@ -17,6 +17,8 @@ from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.log import TOPIC, drain, put, topic
 from tests.kit.stream import STREAM, filled, member_with_lease, more
 
+pytestmark = pytest.mark.mariadb_differs("counters of ids")
+
 LAST = 2**63 - 1
 LAST_SEQUENCE = 10**18
 LAST_INT = 2**31 - 1

@@ -20,6 +20,8 @@ from tests.contract.kit import open_transaction, sql
 from tests.contract.stream_kit import without
 from tests.kit.log import TOPIC, drain, put, read, texts, topic, wait_until
 
+pytestmark = pytest.mark.mariadb_differs("what the sequencer sees of open transactions")
+
 PARTITIONS = 3
 STEPS = 120
 

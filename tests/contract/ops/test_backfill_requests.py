@@ -197,6 +197,7 @@ def test_progress_and_a_new_claim_follow_each_other(db: ContractDatabase) -> Non
     assert len(_units(own, _claim(own, "two"))) == 2
 
 
+@pytest.mark.mariadb_differs("what calls fail_backfill there")
 def test_what_failed_is_tried_again_after_a_pause_and_not_for_ever(db: ContractDatabase) -> None:
     """The pause doubles; what is done stays done; the last attempt is the last."""
     own = db.connect()
@@ -366,6 +367,7 @@ def test_a_bad_request_is_refused_before_anything_is_written(
     assert count(db, "backfill_requests") == 0
 
 
+@pytest.mark.mariadb_differs("what calls extend_backfill there")
 def test_bad_options_are_refused(db: ContractDatabase) -> None:
     own = db.connect()
     _sealed(own)

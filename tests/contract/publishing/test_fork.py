@@ -14,6 +14,8 @@ from penstock.publishing.event_ids import Identifiers
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import drain, topic
 
+pytestmark = pytest.mark.mariadb_differs("the driver after a fork")
+
 #: A thread stands in the middle of an import, or has ended, when the program forks.
 FORKING = """
 import importlib.util, os, signal, sys, threading

@@ -16,6 +16,8 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction
 from tests.kit.log import TOPIC, put, texts, topic
 
+pytestmark = pytest.mark.mariadb_differs("max_allowed_packet and its limits")
+
 SMALL = "tests/small"
 PASS = 50
 #: What a hot tenant publishes between two passes of PASS events.

@@ -37,6 +37,8 @@ from tests.kit.queue import (
     texts,
 )
 
+pytestmark = pytest.mark.mariadb_differs("rows that others have locked are passed over")
+
 
 def test_an_event_is_hidden_comes_back_and_is_counted(own: Connection) -> None:
     """C-T3: deliveries over expiry; what is acknowledged never comes again; a deleted queue."""

@@ -15,6 +15,8 @@ from tests.contract.queue.test_workers import consumer_of, effects, write, writt
 from tests.kit.log import Connection
 from tests.kit.queue import QUEUE, filled, pass_time, receipts, receive, texts
 
+pytestmark = pytest.mark.mariadb_differs("rows that others have locked are passed over")
+
 HANDLERS = 4
 
 

@@ -21,6 +21,8 @@ from tests.kit.log import Connection, wait_until
 from tests.kit.queue import QUEUE, acknowledge, filled, pass_time, receive, texts
 from tests.kit.stream import running
 
+pytestmark = pytest.mark.mariadb_differs("rows that others have locked are passed over")
+
 
 def test_after_a_crash_only_what_was_not_acknowledged_comes_again(
     db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,8 @@ from tests.kit.log import drain, topic
 from tests.kit.queue import QUEUE, TOPIC
 from tests.kit.stream import SUBSCRIPTION, member_with_lease
 
+pytestmark = pytest.mark.mariadb_differs("the order of locks")
+
 DEAD, OTHER = "tests/dead", "tests/other"
 HOSPITAL = "hospital"
 
