@@ -11,6 +11,7 @@ from ops.relay.relay import Relay
 from ops.sinks.base import Channel, Sink, SinkLease, abort_of
 from ops.sinks.routed import routing_of
 from penstock.consumer.running.worker import ConsumerWorker
+from penstock.leases.loop import LoopStats
 
 
 class RelayWorker(ConsumerWorker):
@@ -29,6 +30,10 @@ class RelayWorker(ConsumerWorker):
         self._open_sink = open_sink
         self._timed = timed
         self._sink: Sink
+
+    def counted(self, stats: LoopStats) -> dict[str, float]:
+        """Also what rules have left out."""
+        return super().counted(stats) | {"relayed_left_out": stats.filtered}
 
     def run(self, stop: threading.Event) -> None:
         """Relay until told to stop."""

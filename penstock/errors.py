@@ -136,6 +136,14 @@ class NotACloudEvent(UsageError):
     """What was to be read is no CloudEvent; the text names the attribute."""
 
 
+class SchemaMismatch(UsageError):
+    """A payload does not fit the schema of its topic and type; the text says where."""
+
+
+class IncompatibleSchema(UsageError):
+    """A new version of a schema does not keep the compatibility that the present one asks for."""
+
+
 class AlreadyExists(UsageError):
     """A namespace, topic or subscription of this name exists already, with other properties."""
 

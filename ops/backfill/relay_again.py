@@ -7,19 +7,25 @@ that has seen the events from another relay does not take them for repeats.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ops.backfill.requests import BackfillUnit
 from ops.backfill.running import Job
+from ops.relay.pace import RelayPace
 from ops.sinks.base import Channel, EventRefused, RelayBlock, Sink, SinkLease
+from ops.sinks.routed import routing_of
 from penstock.database import call
 from penstock.errors import EpochError, PenstockError
 from penstock.topics.names import describe_topic, partition_ranges
 
 if TYPE_CHECKING:
     from penstock.records import Event
+
+#: While the pace makes it wait, a runner sees as often whether it still has its request.
+_LOOK_SECONDS = 0.5
 
 #: The events of a range of a partition, in order, wherever they are, as those of a history.
 ReadEvents = Callable[[BackfillUnit, int], Iterator["Event"]]
@@ -52,6 +58,12 @@ class RelayAgain:
         self._name = place_of(job.connection, claim.request)
         self._installation = _installation(job.connection)
         self._sink = open_beside(self._name)
+        pacing = routing_of(self._sink).pacing
+        self._pace = RelayPace(pacing)
+        self._most = (
+            pacing.block_events(self._sink.max_block_events),
+            pacing.block_bytes(self._sink.max_block_bytes),
+        )
         self._held: set[int] = set()
         found = describe_topic(job.connection, claim.topic)
         self._sink.preflight(claim.topic, len(found.partitions))
@@ -105,6 +117,10 @@ class RelayAgain:
                     self._send_block(channel, block)
 
     def _send_block(self, channel: Channel, block: RelayBlock) -> None:
+        while left := self._pace.wait_seconds():
+            self._job.alive.check()
+            time.sleep(min(left, _LOOK_SECONDS))
+        self._pace.spend(block.events)
         try:
             channel.send_block(block)
         except EventRefused as error:  # the fault of one event: other partitions go on
@@ -120,8 +136,8 @@ class RelayAgain:
                 raise EpochError(f"sequence {event.sequence} was read instead of {expected}")
             expected += 1
             length = len(event.payload)
-            full = len(events) == self._sink.max_block_events
-            if events and (full or size + length > self._sink.max_block_bytes):
+            full = len(events) == self._most[0]
+            if events and (full or size + length > self._most[1]):
                 yield self._block(unit, events)
                 events, size = [], 0
             events.append(event)

@@ -84,7 +84,7 @@ def request(
     _refuse_two_ends(to_sequence, to_bookmark)
     here = Installation(database)
     if kind == requests.RELAY:
-        target = _sink_address(here, target)
+        target = sink_address(here, target)
     elif kind == requests.COPY and target:
         target = here.target(target).name
     if audit:
@@ -260,9 +260,10 @@ def _places(stack: ExitStack, here: Installation, given: list[str]) -> Places:
     )
 
 
-def _sink_address(here: Installation, text: str) -> str:
+def sink_address(here: Installation, text: str) -> str:
     """The address of a sink; of a relay of the policy file, when it is a relay's name."""
     from ops.sinks.address import absolute_address
+    from ops.sinks.routing import parse_routing
 
     if not _PLACE.match(text):
         known = here.policies
@@ -272,6 +273,12 @@ def _sink_address(here: Installation, text: str) -> str:
                 hint=f"the policy file has the relays: {', '.join(known.relays) or 'none'}",
             )
         text = known.sink_address(known.relays[text])
+    if parse_routing(text.partition("#")[2])[0].splits:
+        # An attempt that follows a killed one could not tell where each of the places ends.
+        raise ConfigurationError(
+            "a range cannot be sent again where events choose their topic by to=",
+            hint="leave to= out, or use {topic} alone",
+        )
     return absolute_address(text)
 
 

@@ -48,10 +48,21 @@ Where = Annotated[list[str] | None, typer.Option(help="Send only what has it: HE
 Headers = Annotated[list[str] | None, typer.Option("--header", help="Add a header: NAME=TEMPLATE.")]
 Tombstones = Annotated[bool, typer.Option("--tombstones", help="Send no payload as none at all.")]
 
+Schemas = Annotated[
+    bool, typer.Option("--schemas", help="What does not fit its schema is a dead letter.")
+]
+Rate = Annotated[float | None, typer.Option(min=0.001, help="At most so many events a second.")]
+RateBytes = Annotated[int | None, typer.Option(min=1, help="At most so many bytes a second.")]
+Breaker = Annotated[
+    int | None, typer.Option(min=1, help="Leave the sink alone after so many failures in a row.")
+]
+
 _SEND = "send"
 _ABOUT = (
     "Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."
 )
+
+_END = "A sequence, an LSN (LOG_EPOCH.SEQUENCE) or a time (ISO 8601); both ends belong to it."
 
 relay = typer.Typer(
     cls=with_default(_SEND),
@@ -82,6 +93,10 @@ def send(
     where: Where = None,
     header: Headers = None,
     tombstones: Tombstones = False,
+    schemas: Schemas = False,
+    rate: Rate = None,
+    rate_bytes: RateBytes = None,
+    breaker: Breaker = None,
     target: ArchiveTargets = None,
     engine: Engine = AUTO,
     database: Database = None,
@@ -94,10 +109,10 @@ def send(
 
     here = Installation(database)
     if sink is None:
-        sink, told = _sink_of(here, subscription)
-        max_attempts = max_attempts or told or None
-    single = {"envelope": envelope, "to": to, "key": key, "tombstones": "true" * tombstones}
-    sink = with_routing(sink, _rules(single, type_, {"where": where, "header": header}))
+        sink, max_attempts = _sink_of(here, subscription, max_attempts)
+    single = {"envelope": envelope, "to": to, "key": key, **_pace(rate, rate_bytes, breaker)}
+    flags = {"tombstones": tombstones, "schemas": schemas}
+    sink = with_routing(sink, _rules(single, flags, type_, {"where": where, "header": header}))
     targets = archive_targets(target)
 
     def made(opened: Sink) -> Relay:
@@ -118,13 +133,9 @@ def send(
         with closing(configured_sink(sink)) as opened:
             _run_until_signal(made(opened))
         return
-    setup = Setup(
-        {MAIN: DatabaseAddress(here.url)},
-        tuple(targets),
-        {(MAIN, subscription): absolute_address(sink)},
-        {(MAIN, subscription): max_attempts} if max_attempts else {},
-        max_seconds,
-    )
+    place = (MAIN, subscription)
+    given, sinks = {place: max_attempts} if max_attempts else {}, {place: absolute_address(sink)}
+    setup = Setup({MAIN: DatabaseAddress(here.url)}, tuple(targets), sinks, given, max_seconds)
     outcomes = _relayed_on_spark(setup, subscription, engine)
     if outcomes is not None:
         show_outcomes(outcomes, output)
@@ -139,13 +150,20 @@ def _show_drained(result: RelayResult, output: Format) -> None:
         raise typer.Exit(EXIT_NO)
 
 
+def _pace(rate: float | None, rate_bytes: int | None, breaker: int | None) -> dict[str, str]:
+    given = {"rate": rate, "rate_bytes": rate_bytes, "breaker": breaker}
+    return {name: f"{value:f}".rstrip("0").rstrip(".") for name, value in given.items() if value}
+
+
 def _rules(
     single: Mapping[str, str | None],
+    flags: Mapping[str, bool],
     types: Sequence[str] | None,
     named: Mapping[str, Sequence[str] | None],
 ) -> list[tuple[str, str]]:
     """The options of the command, as the sink's address has them."""
     found = [(name, value) for name, value in single.items() if value]
+    found += [(name, "true") for name, is_set in flags.items() if is_set]
     found += [("type", each) for each in types or ()]
     for kind, pairs in named.items():
         for pair in pairs or ():
@@ -156,13 +174,18 @@ def _rules(
     return found
 
 
-def _sink_of(here: Installation, subscription: str) -> tuple[str, int]:
-    """Where the policy file sends a subscription, and how often it tries a block, if it says so."""
+def _sink_of(
+    here: Installation, subscription: str, max_attempts: int | None
+) -> tuple[str, int | None]:
+    """Where the policy file sends a subscription, and how often it tries a block, if it says so.
+
+    What the command says of that comes first.
+    """
     policies = here.known_policies()
     relays = policies.relays.values()
     for each in relays:
         if each.subscription == subscription:
-            return policies.sink_address(each), each.max_attempts
+            return policies.sink_address(each), max_attempts or each.max_attempts or None
     raise ConfigurationError(
         f"{policies.file} has no relay of the subscription {subscription!r}",
         hint="name a sink, or one of: "
@@ -198,6 +221,56 @@ def _run_until_signal(worker: Relay) -> None:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@relay.command()
+def status(subscription: str, *, database: Database = None, output: Output = Format.table) -> None:
+    """Show how far a relay is behind in each partition, how fast it is, and why it stands."""
+    from ops.relay.status import relay_status
+
+    with connect(Installation(database).url) as connection:
+        show(relay_status(connection, subscription), output)
+
+
+@relay.command()
+def replay(
+    topic: Annotated[str, typer.Argument(help="namespace/path/topic")],
+    sink: Annotated[str, typer.Argument(help="A sink, or a relay of the policy file.")],
+    *,
+    partition: Annotated[int | None, typer.Option(min=0, help="Else all.")] = None,
+    begin: Annotated[str, typer.Option("--from", help=_END)] = "",
+    end: Annotated[str, typer.Option("--to", help=_END)] = "",
+    rate: Rate = None,
+    rate_bytes: RateBytes = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the events.")] = False,
+    database: Database = None,
+    output: Output = Format.table,
+) -> None:
+    """Send a range of a topic once more, to places of its own beside those of the relay."""
+    from ops.backfill.ranges import windows_of
+    from ops.backfill.requests import RELAY, request_backfill
+    from ops.commands.backfill import run, sink_address
+    from ops.sinks.routing import with_routing
+
+    here = Installation(database)
+    address = with_routing(sink_address(here, sink), _pace(rate, rate_bytes, None).items())
+    with connect(here.url) as connection:
+        asked = [
+            request_backfill(connection, topic, RELAY, address, each, dry_run=dry_run)
+            for each in windows_of(
+                connection,
+                topic,
+                partition=partition,
+                begin=begin,
+                end=end,
+                targets=here.known_targets(),
+            )
+        ]
+    if dry_run:
+        show(asked, output)
+        return
+    for each in asked:
+        run(each.request, engine=SQL, database=database, output=output)
 
 
 @relay.command()

@@ -15,6 +15,7 @@ from ops.archive.placement import COPY_SECONDS, MAX_WEIGHT, Placement
 from ops.policies import values
 from ops.policies.values import BYTES, SECONDS, TEXT, TOPIC, FileValue, count
 from ops.seal import MAX_EVENTS
+from ops.sinks import pacing
 from ops.sinks.address import require_no_secret
 from ops.sinks.routing import with_routing
 from penstock.errors import ConfigurationError
@@ -93,7 +94,7 @@ def _sink(value: Any, where: str) -> str:
     return sink
 
 
-_ONE_RULE = ("envelope", "to", "key", "tombstones")
+_ONE_RULE = ("envelope", "to", "key", "tombstones", "schemas", *pacing.NAMES)
 _RULES = (*_ONE_RULE, "types", "where", "headers")
 
 
@@ -101,7 +102,7 @@ def _rules(value: Any, where: str) -> tuple[tuple[str, str], ...]:
     """What a relay sends and in which form, as the pairs that the sink's address takes."""
     given = values.section(value or {}, where, _RULES)
     found = [
-        (name, str(given[name]).lower() if name == "tombstones" else given[name])
+        (name, given[name] if isinstance(given[name], str) else str(given[name]).lower())
         for name in _ONE_RULE
         if name in given
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ops.relay.gaps import SinkGap
+from ops.relay.misfits import misfits
 from ops.relay.places import PassedPlaces
 from ops.sinks.base import EventRefused, RelayBlock, Sink, SinkPaused, SinkUnavailable
 from ops.sinks.ends import SinkBehind
@@ -225,7 +226,9 @@ class BlockWork:
         except BelowLowSequence:
             if not self.rules.targets:
                 raise
-            end = self._cold().end_of_block(sink.max_block_events, sink.max_block_bytes)
+            pacing = self.rules.routing.pacing
+            most = pacing.block_events(sink.max_block_events)
+            end = self._cold().end_of_block(most, pacing.block_bytes(sink.max_block_bytes))
             opened = self._open_cold(end)
         if opened is None:
             return None
@@ -239,7 +242,8 @@ class BlockWork:
         try:
             whole = self._read(hand.opened)
             block = self._chosen(whole)
-            given_up = exhausted(block, hand.opened.attempt, self.rules.max_attempts)
+            given_up = misfits(self.connection, self.lease, block, self.rules.routing)
+            given_up |= exhausted(block, hand.opened.attempt, self.rules.max_attempts)
         except BaseException as error:  # every failure is counted, or it would repeat unseen
             # Without the database, no failure can be counted.
             if is_interruption(error) or database.is_unavailable(error):
@@ -371,12 +375,13 @@ class BlockWork:
         subscriptions.pause(self.connection, self.member.subscription, reason[:_REASON])
 
     def _open_hot(self, sink: Sink) -> Opened | None:
+        pacing = self.rules.routing.pacing
         rows = database.call(
             self.connection,
             "open_block",
             **self._fence(),
-            max_events=sink.max_block_events,
-            max_bytes=sink.max_block_bytes,
+            max_events=pacing.block_events(sink.max_block_events),
+            max_bytes=pacing.block_bytes(sink.max_block_bytes),
         )
         return Opened(*rows[0]) if rows else None
 

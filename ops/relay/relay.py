@@ -33,8 +33,10 @@ from ops.relay.block import (
 )
 from ops.relay.known import SinkTopics
 from ops.relay.lanes import AT_ONCE, STOP_SECONDS, Lane, RelayLanes
+from ops.relay.pace import CLOSED, Breaker, RelayPace
 from ops.relay.pauses import Pauses
 from ops.relay.places import PassedPlaces
+from ops.relay.status import note_breaker
 from ops.sinks.base import Sink, SinkMisconfigured, SinkPaused, SinkUnavailable
 from ops.sinks.ends import SinkBehind
 from ops.sinks.routed import routing_of
@@ -100,6 +102,7 @@ class Relay(Rounds):
         at_once: int = AT_ONCE,
         max_attempts: int | None = None,
         stop_seconds: float = STOP_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make a relay that sends the blocks of up to ``at_once`` partitions at the same time.
 
@@ -114,9 +117,12 @@ class Relay(Rounds):
         super().__init__(HeldLeases(keeper), idle_seconds=idle_seconds)
         self.sink = sink
         self.dead_letters = self.left_out = 0
-        self.pauses = Pauses()
+        self.pauses = Pauses(clock)
         self._rules = Rules(backoff, tuple(archive), max_attempts, routing_of(sink))
         self._places = PassedPlaces()
+        self._pace = RelayPace(self._rules.routing.pacing, clock)
+        self._breaker = Breaker(self._rules.routing.pacing, clock)
+        self._told = CLOSED
         self._lanes = RelayLanes(sink, at_once)
         self._lanes.holds = keeper.holds
         self._stop_seconds = stop_seconds
@@ -142,7 +148,7 @@ class Relay(Rounds):
                     continue
                 if self._lanes.busy:
                     self._lanes.wait(_MICRO_BATCH_POLL_SECONDS)
-                elif not self.pauses and not (until_drained and self._lags(connection)):
+                elif not self._waits() and not (until_drained and self._lags(connection)):
                     break
                 else:
                     pause.wait(_MICRO_BATCH_POLL_SECONDS)
@@ -159,6 +165,10 @@ class Relay(Rounds):
             self.left_out,
         )
 
+    def _waits(self) -> bool:
+        """Whether something is sent later: after a failure, or when the pace allows it."""
+        return bool(self.pauses) or self._breaker.state != CLOSED or self._pace.wait_seconds() > 0
+
     def round(self, connection: Connection) -> int:
         """Commit what was sent since, and send the next block of each held partition.
 
@@ -170,8 +180,9 @@ class Relay(Rounds):
         held = self.keeper.leases()
         self._lanes.end_others(held)
         self.pauses.keep(held)
+        self._tell_breaker(connection)
         for lease in self.keeper.active():
-            if self._lanes.is_full or self.is_stopping():
+            if self._lanes.is_full or self.is_stopping() or not self._may_begin():
                 break
             self.stats.last_round = time.monotonic()
             lane = self._lanes.of(lease)
@@ -179,6 +190,17 @@ class Relay(Rounds):
             if is_free and self.pauses.is_over(lease) and self.keeper.holds(lease):
                 done += self._counted(lease, partial(self._start, connection, lease))
         return done
+
+    def _may_begin(self) -> bool:
+        return self._breaker.lets_through(self._lanes.busy) and not self._pace.wait_seconds()
+
+    def _tell_breaker(self, connection: Connection) -> None:
+        """Record in the database when the breaker opens, and when it closes again."""
+        state = self._breaker.state
+        if state != self._told:
+            note_breaker(connection, self.keeper.member, state, self.stats.last_error)
+            log.warning("the breaker of %s is %s", self.sink.name, state)
+            self._told = state
 
     def let_go(self, connection: Connection, asked: list[Lease]) -> list[Lease]:
         """Those without a channel.  The others follow when theirs is closed."""
@@ -190,6 +212,11 @@ class Relay(Rounds):
             elif not lane.is_busy:
                 self._lanes.end(lane)
         return free
+
+    def gauges(self) -> dict[str, float]:
+        """Also whether the sink is left alone."""
+        is_open = self._breaker.state != CLOSED
+        return super().gauges() | {"relay_breaker_open": float(is_open)}
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -308,6 +335,9 @@ class Relay(Rounds):
         elif self.keeper.holds(lease):  # else the block is its next holder's
             if hand.parts:
                 self._blocks(connection, lease).read_part(hand, self.sink)
+            going = hand.part or hand.block
+            assert going is not None
+            self._pace.spend(going.events)
             if hand.part is None:
                 given(lease, self._begun)
             self._lanes.send(lane, self._sent)
@@ -333,6 +363,8 @@ class Relay(Rounds):
         hand, error = lane.hand, lane.error
         assert hand is not None
         work = self._blocks(connection, lane.lease)
+        if error is None:
+            self._breaker.succeeded()
         if error is None and hand.part is None:
             return self._commit(connection, lane, hand)
         if isinstance(error, SinkBehind):
@@ -357,6 +389,8 @@ class Relay(Rounds):
 
     def _failed(self, connection: Connection, lane: Lane, error: BaseException) -> int:
         hand, lane.hand = lane.hand, None
+        if isinstance(error, SinkUnavailable) or not isinstance(error, PenstockError):
+            self._breaker.failed()
         if hand is not None:
             result = self._blocks(connection, lane.lease).failed(hand, error)
             if isinstance(error, SinkMisconfigured) and not self._lanes.preflights.proven:
@@ -389,6 +423,7 @@ class Relay(Rounds):
     def _settled(self, lease: Lease, result: BlockResult) -> int:
         self.dead_letters += result.dead_letters
         self.left_out += result.left_out
+        self.stats.filtered = self.left_out
         if result.retry_after is not None:
             self._pause(lease, result.retry_after, result.error)
             return 0

@@ -232,7 +232,8 @@ def _own_options(parts: SplitResult, routing: Routing, rest: str) -> str:
         raise ConfigurationError(
             f"behind # of the sink's address stands {rest.partition('=')[0]}, which is no rule of "
             "a relay",
-            hint="there can stand envelope, to, key, type, where.NAME, header.NAME, tombstones",
+            hint="there can stand envelope, to, key, type, where.NAME, header.NAME, tombstones, "
+            "schemas, rate, rate_bytes, breaker, breaker_seconds",
         )
     own = [rest]
     if is_webhook and routing.envelope:

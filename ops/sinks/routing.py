@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
+from ops.sinks import pacing
 from ops.sinks.cloudevents import CONTENT_TYPE, DEFAULT_TYPE, to_json
 from penstock.errors import ConfigurationError
 from penstock.records import Event
@@ -24,7 +25,7 @@ LONGEST_PLACE = 500
 #: The form in which events are sent: CloudEvents in one of its three ways.
 BINARY, STRUCTURED, BATCH = "binary", "structured", "batch"
 
-_SINGLE = ("envelope", "to", "key", "tombstones")
+_SINGLE = ("envelope", "to", "key", "tombstones", "schemas", *pacing.NAMES)
 _NAMED = ("where", "header")
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _PLAIN_FIELDS = ("topic", "type", "key")
@@ -99,6 +100,9 @@ class Routing:
     #: Patterns of headers, which all have to fit.
     where: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, Template] = field(default_factory=dict)
+    #: What does not fit the schema of its topic and type goes to the dead letters.
+    schemas: bool = False
+    pacing: pacing.Pacing = field(default_factory=pacing.Pacing)
 
     @property
     def filters(self) -> bool:
@@ -184,13 +188,16 @@ def parse_routing(text: str) -> tuple[Routing, str]:
 
 
 def _routing(given: Mapping[str, Any]) -> Routing:
-    envelope, tombstones = given.get("envelope", ""), given.get("tombstones", "false")
+    envelope = given.get("envelope", "")
+    tombstones, schemas = (given.get(name, "false") for name in ("tombstones", "schemas"))
     if envelope not in {"", BINARY, STRUCTURED, BATCH}:
         raise ConfigurationError(
             f"there is no envelope {envelope!r}", hint="write binary, structured or batch"
         )
-    if tombstones not in {"true", "false"}:
-        raise ConfigurationError("tombstones= of a sink's address is neither true nor false")
+    if not {tombstones, schemas} <= {"true", "false"}:
+        raise ConfigurationError(
+            "tombstones= or schemas= of a sink's address is neither true nor false"
+        )
     if "" in {given.get("to"), given.get("key"), *given["types"]}:
         raise ConfigurationError("a template or a type behind # of a sink's address is empty")
     if "key" in given and "{" not in given["key"]:
@@ -203,6 +210,8 @@ def _routing(given: Mapping[str, Any]) -> Routing:
         tuple(given["types"]),
         dict(given["where"]),
         {name: Template(text) for name, text in given["headers"].items()},
+        schemas == "true",
+        pacing.Pacing.of(given),
     )
 
 

@@ -57,6 +57,10 @@ OWN = {
         "inbox:app",
         "The table by which an application's own database knows what was handled.",
     ),
+    "schema": (
+        "schemas:app",
+        "Schemas of payloads: which one a type of event has, and what the next one has to keep.",
+    ),
     "rights": (
         "rights:app",
         "Say who may do what, and where.",

@@ -65,6 +65,9 @@ def publish(
     strict: Annotated[
         bool, typer.Option("--strict", help="Keep each key in commit order.")
     ] = False,
+    checked: Annotated[
+        bool, typer.Option("--checked", help="Refuse what does not fit the topic's schema.")
+    ] = False,
     output: LineOutput = Lines.text,
 ) -> None:
     """Publish one event, in a transaction of its own; writes its event id."""
@@ -83,7 +86,7 @@ def publish(
         dedup_key=dedup_key,
     )
     with database.connect() as connection:
-        done = publish_once(connection, message, strict=strict)
+        done = publish_once(connection, message, strict=strict, checked=checked)
     if output is Lines.json:
         show_line({"topic": topic, "event_id": done.event_id, "duplicate": done.duplicate})
         return

@@ -8,7 +8,7 @@ whose result is remembered.  The database checks everything again.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -39,13 +39,15 @@ def publish(
     routing_key: str | None = None,
     max_attempts: int | None = None,
     strict: bool = False,
+    checked: bool = False,
 ) -> uuid.UUID:
     """Publish one event in the caller's transaction.  Returns its id.
 
     An event whose ``dedup_key`` was used within the window is a duplicate: then this returns the id
     of the earlier event (`publish_once` also tells whether it was a duplicate).  ``strict`` gives
     the events of one key the order of their commits: a transaction waits until the one before it
-    has ended.
+    has ended.  ``checked`` asks for the schema of topic and type first: SchemaMismatch, before
+    anything is written, when the payload does not fit.
     """
     message = Message(
         topic,
@@ -62,22 +64,29 @@ def publish(
         routing_key=routing_key,
         max_attempts=max_attempts,
     )
-    return publish_once(connection, message, strict=strict).event_id
+    return publish_once(connection, message, strict=strict, checked=checked).event_id
 
 
-def publish_once(connection: Any, message: Message, *, strict: bool = False) -> Published:
+def publish_once(
+    connection: Any, message: Message, *, strict: bool = False, checked: bool = False
+) -> Published:
     """Publish one event.  Returns its id and whether it was a duplicate of an earlier one."""
+    if checked:
+        _require_fitting(connection, [message])
     row = outgoing.row(message)
     return run(connection, publish_steps(known_topics(connection), row, strict=strict))
 
 
 def publish_batch(
-    connection: Any, messages: Iterable[Message], *, strict: bool = False
+    connection: Any, messages: Iterable[Message], *, strict: bool = False, checked: bool = False
 ) -> list[uuid.UUID]:
     """Publish many events in one round trip, in order.  Returns their ids, as `publish` does.
 
     When one event is invalid, none is published, and the error names the event's index.
     """
+    if checked:
+        messages = list(messages)
+        _require_fitting(connection, messages)
     steps = batch_steps(
         partial(packed, connection),
         known_topics(connection),
@@ -87,3 +96,10 @@ def publish_batch(
         pack_plain=packing.packer(connection),
     )
     return run(connection, steps)
+
+
+def _require_fitting(connection: Any, messages: Sequence[Message]) -> None:
+    # Imported here: only who asks for it needs the libraries of the schemas.
+    from penstock.publishing.schemas.registry import require_fitting
+
+    require_fitting(connection, messages)

@@ -53,6 +53,7 @@ dead_letter_of          c . o . .
 dead_letters_between    c . o . .
 dead_letters_of         c . o . .
 delete_namespace        . . o . .
+delete_schema           . . o . .
 delete_topic            . . o . .
 describe_queue          c . o . .
 describe_subscription   c . o . r
@@ -133,6 +134,7 @@ move_namespace          . . o . .
 move_topic              . . o . .
 namespace_exists        c . o p r
 note_archive_reads      c . o . .
+note_breaker            c . o . .
 note_places             c . o . .
 note_slice_rates        . i o . .
 note_target_speed       . . o . .
@@ -180,6 +182,7 @@ reissued_of             . . o . r
 reject                  c . o . .
 rejected_commits        c . o . r
 relay_failure           c . o . .
+relay_status            c . o . r
 relayed_to              . . o p .
 relays_claimed_by       . . o . r
 release                 c . o . .
@@ -201,6 +204,7 @@ retention_limits        . . o . r
 retention_of            . . o . r
 revoke_namespace        . i o . .
 role_members            . i o . .
+schemas_of              c . o p r
 seal                    . . o . .
 seek                    c . o . .
 sequence                . . o . .
@@ -211,6 +215,7 @@ set_backpressure        . . o . .
 set_dead_letters_to     c . o . .
 set_policy              . . o . .
 set_retention           . . o . .
+set_schema              . . o . .
 set_setting             . . o . .
 setting                 c . o p r
 settings_of             . . o . r

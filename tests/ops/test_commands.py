@@ -104,6 +104,28 @@ def test_relay_with_rules_of_the_command_and_of_the_policy_file(
     assert "has no topics to choose" in refused.err
 
 
+def test_a_range_is_replayed_beside_the_relay_and_its_status_shown(
+    run: Run, connection: Connection, tmp_path: Path
+) -> None:
+    stream.subscribe(connection, "export", [TOPIC])
+    fill(connection, 6)
+    drain(connection)
+    assert run("relay", "export", f"jsonl:{tmp_path}", "--rate", "1000", "-o", "json").code == 0
+    rows = run("relay", "status", "export", "-o", "json").rows
+    assert [(each["position"], each["breaker"]) for each in rows] == [(3, "closed")] * 2
+    asked = ("relay", "replay", TOPIC, f"jsonl:{tmp_path}", "--from", "2", "--partition", "0")
+    (counted,) = run(*asked, "--dry-run", "-o", "json").rows
+    assert counted["total_events"] == 2
+    assert not list(tmp_path.glob("backfill-*"))
+    (done,) = run(*asked, "--rate", "1000", "-o", "json").rows
+    assert (done["state"], done["done_events"]) == ("done", 2)
+    (file,) = tmp_path.glob("backfill-*/*.jsonl")
+    assert [json.loads(line)["sequence"][-1] for line in file.read_text().splitlines()] == [
+        "2",
+        "3",
+    ]
+
+
 def test_relay_says_no_when_something_is_left(
     run: Run, connection: Connection, tmp_path: Path
 ) -> None:

@@ -81,3 +81,13 @@ CALL penstock.note_places(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(places)s, %(sequences)s, %(left_out)s,
     %(up_to)s
 )
+
+-- name: note_breaker
+-- Records whether a relay leaves its sink alone.
+-- limits the session
+CALL penstock.note_breaker(%(subscription)s, %(consumer)s, %(state)s, %(error)s)
+
+-- name: relay_status
+-- What a relay does in each partition.
+-- limits the session
+CALL penstock.relay_status(%(subscription)s)

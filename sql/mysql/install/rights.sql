@@ -16,12 +16,12 @@ BEGIN
             publish publish_text publish_json publish_batch publish_packed prepare_bulk publish_bulk topic_lookup
             stage_events claim_rows claim_write publish_staged publish_relayed relayed_to discard_staged
             list_namespaces namespace_exists
-            list_topics current_history applied_migrations setting' AS functions
+            list_topics current_history applied_migrations setting schemas_of' AS functions
         UNION ALL SELECT 'consumer', '
             subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek resolve_block subscription_lag take_overs rejected_commits
             open_block open_cold_block read_block dead_letters_between missing_events passed_places
-            note_places relay_failure dead_letter leave_out
+            note_places note_breaker relay_status relay_failure dead_letter leave_out
             dead_letters_of installation_id
             report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
             locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions history_starts_of
@@ -36,8 +36,9 @@ BEGIN
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts list_skips purge set_dead_letters_to move_letters
             receive acknowledge extend release_claims reject peek queue_statistics
-            queue_pointers describe_queue configure_queue'
+            queue_pointers describe_queue configure_queue schemas_of'
         UNION ALL SELECT 'reader', '
+            schemas_of
             list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag
             take_overs rejected_commits log_epochs_of copies_of copies_between
             suspected_copies_of log_epochs_sealed_on missing_copies retention_of
@@ -48,7 +49,7 @@ BEGIN
             restore_status low_sequences policy_of policy_history list_policies relays_claimed_by list_subscriptions
             describe_subscription subscription_consumers unleased_cursors leased_cursors subscription_statistics
             dead_letter_counts list_backfills backfill_ranges rehydrated_of list_erasures reissued_of erased_of
-            target_speeds'
+            target_speeds relay_status'
         UNION ALL SELECT 'installer', '
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of
             ensure_slices slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped
@@ -65,7 +66,7 @@ BEGIN
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek resolve_block subscription_lag take_overs
             rejected_commits open_block open_cold_block read_block dead_letters_between missing_events passed_places
-            note_places relay_failure leave_out
+            note_places note_breaker relay_status relay_failure leave_out
             dead_letter
             dead_letters_of sweep seal log_epochs_of changed_hours log_epochs_between unsealed_logs lost_copies
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
@@ -95,7 +96,7 @@ BEGIN
             begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of
             note_target_speed target_speeds receive acknowledge extend release_claims reject peek queue_statistics
             queue_pointers describe_queue configure_queue purge set_dead_letters_to move_letters copies_of_erasure
-            forget_letter_copies'
+            forget_letter_copies set_schema schemas_of delete_schema'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

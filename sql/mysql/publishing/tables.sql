@@ -69,3 +69,20 @@ CREATE TABLE IF NOT EXISTS claimed_writes (
     digest VARCHAR(100),
     PRIMARY KEY (writer_hash, version)
 ) ENGINE = InnoDB;
+
+-- name: topic_schemas
+-- The schemas of a topic's payloads by the type of event ('' stands for every type that has none of its own), in
+-- versions: the newest one is in force. compatibility is what the next version has to keep.
+CREATE TABLE IF NOT EXISTS topic_schemas (
+    topic_id BIGINT NOT NULL,
+    type VARCHAR(255) NOT NULL,
+    version INT NOT NULL,
+    kind VARCHAR(10) NOT NULL,
+    definition LONGTEXT NOT NULL,
+    compatibility VARCHAR(10) NOT NULL,
+    set_at DATETIME(6) NOT NULL,
+    set_by VARCHAR(400) NOT NULL,
+    PRIMARY KEY (topic_id, type, version),
+    CONSTRAINT topic_schemas_kind CHECK (kind IN ('json', 'avro')),
+    CONSTRAINT topic_schemas_compatibility CHECK (compatibility IN ('none', 'backward', 'forward', 'full'))
+) ENGINE = InnoDB;

@@ -90,3 +90,15 @@ CREATE TABLE IF NOT EXISTS relay_places (
     left_out BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (subscription_id, partition_id, place)
 ) ENGINE = InnoDB;
+
+-- name: relay_breakers
+-- Whether a process of a relay leaves its sink alone for a while, because it does not take anything.
+CREATE TABLE IF NOT EXISTS relay_breakers (
+    subscription_id BIGINT NOT NULL,
+    consumer VARCHAR(255) NOT NULL,
+    state VARCHAR(10) NOT NULL,
+    error TEXT NOT NULL,
+    changed_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    PRIMARY KEY (subscription_id, consumer),
+    CONSTRAINT relay_breakers_state CHECK (state IN ('open', 'half-open'))
+) ENGINE = InnoDB;

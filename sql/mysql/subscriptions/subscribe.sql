@@ -106,6 +106,7 @@ BEGIN
     DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id;
     DELETE r FROM relay_places AS r WHERE r.subscription_id = owner_id;
     DELETE o FROM left_out AS o WHERE o.subscription_id = owner_id;
+    DELETE b FROM relay_breakers AS b WHERE b.subscription_id = owner_id;
     -- What a dealer deals meanwhile is a leftover too: this waits for him.
     DELETE q FROM queues AS q WHERE q.subscription_id = owner_id;
     DELETE t FROM queue_turns AS t WHERE t.subscription_id = owner_id;

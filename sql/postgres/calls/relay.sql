@@ -92,3 +92,12 @@ SELECT penstock.note_places(
     %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(places)s::text[],
     %(sequences)s::bigint[], %(left_out)s::bigint, %(up_to)s::bigint
 )
+
+-- name: note_breaker
+-- Records whether a relay leaves its sink alone.
+SELECT penstock.note_breaker(%(subscription)s, %(consumer)s, %(state)s, %(error)s)
+
+-- name: relay_status
+-- What a relay does in each partition.
+SELECT topic, partition, events_per_second, attempts, last_error, failed_at, left_out, breaker, breaker_at
+FROM penstock.relay_status(%(subscription)s)

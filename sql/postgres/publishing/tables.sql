@@ -106,3 +106,18 @@ CREATE TABLE claimed_writes (
     digest text COLLATE "C",
     PRIMARY KEY (login, writer, version)
 );
+
+-- name: topic_schemas
+-- The schemas of a topic's payloads by the type of event ('' stands for every type that has none of its own), in
+-- versions: the newest one is in force. compatibility is what the next version has to keep.
+CREATE TABLE topic_schemas (
+    topic_id bigint NOT NULL,
+    type text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    kind text NOT NULL CHECK (kind IN ('json', 'avro')),
+    definition text NOT NULL,
+    compatibility text NOT NULL CHECK (compatibility IN ('none', 'backward', 'forward', 'full')),
+    set_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    set_by text NOT NULL DEFAULT session_user,
+    PRIMARY KEY (topic_id, type, version)
+);

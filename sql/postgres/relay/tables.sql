@@ -81,3 +81,14 @@ CREATE TABLE relay_places (
     left_out bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (subscription_id, partition_id, place)
 ) WITH (fillfactor = 50);
+
+-- name: relay_breakers
+-- Whether a process of a relay leaves its sink alone for a while, because it does not take anything.
+CREATE TABLE relay_breakers (
+    subscription_id bigint NOT NULL,
+    consumer text COLLATE "C" NOT NULL,
+    state text NOT NULL CHECK (state IN ('open', 'half-open')),
+    error text NOT NULL,
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (subscription_id, consumer)
+);

@@ -97,6 +97,7 @@ BEGIN
     DELETE FROM attempts AS a WHERE a.subscription_id = owner_id;
     DELETE FROM relay_places AS r WHERE r.subscription_id = owner_id;
     DELETE FROM left_out AS o WHERE o.subscription_id = owner_id;
+    DELETE FROM relay_breakers AS b WHERE b.subscription_id = owner_id;
     -- What a dealer deals meanwhile is a leftover too: this waits for him.
     DELETE FROM queues AS q WHERE q.subscription_id = owner_id;
     PERFORM forget_policies('subscription', ARRAY[owner_id]);

@@ -103,6 +103,9 @@ BEGIN
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
     STRAIGHT_JOIN bookmarks AS b FORCE INDEX (PRIMARY) ON b.topic_id = j.id;
     DELETE s
+    FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
+    STRAIGHT_JOIN topic_schemas AS s FORCE INDEX (PRIMARY) ON s.topic_id = j.id;
+    DELETE s
     FROM doomed_partitions AS p
     STRAIGHT_JOIN history_starts AS s FORCE INDEX (PRIMARY) ON s.partition_id = p.id;
     DELETE s

@@ -89,6 +89,7 @@ BEGIN
     DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
     DELETE FROM bookmarks AS b WHERE b.topic_id = ANY (topic_ids);
+    DELETE FROM topic_schemas AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM history_starts AS s
     WHERE s.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     DELETE FROM suspected_copies AS s
