@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -123,7 +124,12 @@ def test_the_status_says_how_far_how_fast_and_why(db: ContractDatabase, streams:
     assert relay.run_for(10).left_out == 10
     publish(own, STREAM, b"{}", type="moved", partition=0)
     drain(own)
-    Relay(db.url, SUBSCRIPTION, sink, backoff=FAST).run_for(0.3)
+    failing = Relay(db.url, SUBSCRIPTION, sink, backoff=FAST)
+    with failing.keeper, closing(failing._lanes), failing.open() as connection:
+        while not failing.stats.failures:
+            failing.turn(connection)
+            failing._lanes.wait(0.05)
+        failing._finish(connection)
     (row,) = relay_status(own, SUBSCRIPTION)
     assert (row.topic, row.partition, row.position, row.lag_events) == (STREAM, 0, 10, 1)
     assert (row.left_out, row.breaker) == (10, "closed")
