@@ -64,6 +64,7 @@ class Away(InFront):
         channel.send_block(block)
 
 
+@pytest.mark.long_on("mysql")
 def test_a_rate_is_kept(db: ContractDatabase, streams: Streams) -> None:
     own = db.connect()
     filled(own, events=40)

@@ -113,6 +113,7 @@ def test_a_sink_that_has_lost_what_it_was_sent_is_still_told_and_filled(
     assert streams.ids() == ["1-1", "1-3", "1-9"]
 
 
+@pytest.mark.long_on("mysql")
 def test_without_what_the_database_keeps_a_filter_would_look_like_a_loss(
     db: ContractDatabase, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_a_filter_can_come_and_go(db: ContractDatabase, streams: Streams) -> Non
     assert "SinkBehind" in failing(db, streams, "#type=a").last_error
 
 
+@pytest.mark.long_on("mysql")
 def test_who_puts_the_subscription_somewhere_begins_there(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -154,6 +156,7 @@ def test_who_puts_the_subscription_somewhere_begins_there(
     assert streams.ids() == ["1-9", "1-11"]
 
 
+@pytest.mark.long_on("mysql")
 def test_otherwise_it_would_look_for_what_was_sent_before(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -199,6 +202,7 @@ def test_a_relay_that_is_late_is_refused_and_a_successor_sends_its_block(
     late.close()
 
 
+@pytest.mark.long_on("mysql")
 def test_events_choose_their_streams_and_each_is_exact(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -221,6 +225,7 @@ def test_events_choose_their_streams_and_each_is_exact(
     ]
 
 
+@pytest.mark.long_on("mysql")
 def test_an_event_without_what_a_template_names_is_a_dead_letter(
     db: ContractDatabase, streams: Streams
 ) -> None:
