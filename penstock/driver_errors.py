@@ -59,6 +59,8 @@ HINTS = {
     "PS042": "A subscription keeps its mode: use another one.",
     "PS043": "Pass receipts as they were returned, each once.",
     "PS044": "Roll back: the event was finished, or it was handed out again.",
+    "PS050": "Show a key of the account that is good now; penstock account show lists them.",
+    "PS051": "A gateway begins each transaction with act_as; its login is in no other role.",
 }
 
 #: What PostgreSQL's hints call by SQL, as Python calls it.

@@ -316,6 +316,18 @@ class StaleReceipt(PenstockError):
     sqlstate = "PS044"
 
 
+class AccountNotFound(UsageError):
+    """No such account, or a key that is unknown, revoked, or outside of its time."""
+
+    sqlstate = "PS050"
+
+
+class ActsForNobody(PenstockError):
+    """A gateway's login named no account in this transaction, or cannot act for one."""
+
+    sqlstate = "PS051"
+
+
 class NotOnThisEngine(UsageError):
     """The feature is not there on this kind of database."""
 

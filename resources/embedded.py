@@ -6,7 +6,7 @@ the server listens on TCP on 127.0.0.1 only, on a port that the kernel gives, as
 that only the directory's owner can read, and keeps its data in one directory.  Starting is joining:
 the second one gets the server that runs already.
 
-    python -m resources.embedded start|stop|status|url [--directory DIR]
+    python -m resources.embedded start|stop|status|url|gateway [--directory DIR]
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.database.postgres import pid_file
 from penstock.errors import DatabaseUnavailable, NoDiskSpace, PenstockError, PortTaken
+from penstock.topics import rights
 from resources.folder_server import HOST as HOST, START_SECONDS, FolderServer
 from resources.system_user import as_server_user, give_to_server_user
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     import psycopg
 
 SUPERUSER = "postgres"
+#: The login of a gateway on this server.
+GATEWAY = "penstock_web"
 
 
 #: Names another directory than that of the checkout.
@@ -111,6 +114,37 @@ class EmbeddedPostgres(FolderServer):
         if database != "postgres":
             self._create_database(database)
         return self._url(database)
+
+    def gateway_url(self, database: str = "penstock") -> str:
+        """The URL of a login that acts for accounts and has no other right; made when missing.
+
+        The database must be migrated.
+        """
+        import psycopg
+        from psycopg import sql
+
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            password, login = self._gateway_password(), sql.Identifier(GATEWAY)
+            is_there = connection.execute(
+                "SELECT FROM pg_roles WHERE rolname = %s", (GATEWAY,)
+            ).fetchone()
+            connection.execute(
+                sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(
+                    sql.SQL("CREATE" if is_there is None else "ALTER"), login, password
+                )
+            )
+            rights.install(connection)
+            rights.add_member(connection, rights.GATEWAY, GATEWAY)
+        return f"postgresql://{GATEWAY}:{password}@{HOST}:{self.port}/{database}"
+
+    def _gateway_password(self) -> str:
+        """Of this directory; only its owner can read it."""
+        file = self.directory / "gateway-password"
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as opened:
+                opened.write(secrets.token_urlsafe(24))
+        return file.read_text().strip()
 
     def _url(self, database: str) -> str:
         password = (self.directory / "password").read_text().strip()
@@ -267,7 +301,7 @@ class EmbeddedPostgres(FolderServer):
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line: one word per verb, errors in one line."""
     parser = argparse.ArgumentParser(prog="python -m resources.embedded", description=__doc__)
-    parser.add_argument("verb", choices=["start", "stop", "status", "url"])
+    parser.add_argument("verb", choices=["start", "stop", "status", "url", "gateway"])
     parser.add_argument("--directory", type=Path, default=None)
     parser.add_argument("--database", default="penstock")
     options = parser.parse_args(arguments)
@@ -284,6 +318,9 @@ def _perform(verb: str, server: EmbeddedPostgres, database: str) -> int:
         server.start()
     if verb in {"start", "url"}:
         print(server.url(database))
+        return 0
+    if verb == "gateway":
+        print(server.gateway_url(database))
         return 0
     if verb == "stop":
         print("stopped" if server.stop() else "was not running")

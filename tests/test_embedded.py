@@ -14,7 +14,10 @@ import psutil
 import psycopg
 import pytest
 
-from penstock.errors import DatabaseUnavailable, NoDiskSpace, PortTaken
+import penstock
+from penstock import accounts
+from penstock.database.migrate import migrate
+from penstock.errors import ActsForNobody, DatabaseUnavailable, NoDiskSpace, PortTaken
 from resources import database, embedded, system_user
 from resources.embedded import EmbeddedPostgres
 from tests.support import FAST_SETTINGS
@@ -205,3 +208,16 @@ class TestAsRoot:
         monkeypatch.setattr(system_user, "_permitted_capabilities", lambda: 0)
         with pytest.raises(DatabaseUnavailable, match="may not enter"):
             EmbeddedPostgres(closed / "postgres").start()
+
+
+def test_it_makes_a_gateway_s_login(server: EmbeddedPostgres) -> None:
+    """Which acts for accounts, and does nothing of its own; a second time it is the same."""
+    server.start()
+    migrate(server.url())
+    url = server.gateway_url()
+    assert server.gateway_url() == url
+    assert (server.directory / "gateway-password").stat().st_mode & 0o077 == 0
+    with penstock.connect(url) as own:
+        accounts.check_gateway(own)
+        with pytest.raises(ActsForNobody):
+            penstock.create_namespace(own, "mine")

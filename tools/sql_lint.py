@@ -76,6 +76,7 @@ _SETS_LIMIT = re.compile(
 )
 #: User variables, which the caller may set to anything, and why nothing depends on their value.
 USER_VARIABLES = {
+    "@penstock_acting": "counts only for a gateway's login, with the savepoint of act_as",
     "@penstock_turn": "take_turn takes digits only",
     "@penstock_limit": "only compared with the session's own limit",
     "@penstock_own_limit": "lift_limit takes digits only, for a limit that the caller may set",

@@ -65,6 +65,10 @@ OWN = {
         "rights:app",
         "Say who may do what, and where.",
     ),
+    "account": (
+        "accounts:app",
+        "The tenants of a gateway: accounts, their keys and their rights.",
+    ),
     "publish": (
         "events:publish",
         "Publish one event, in a transaction of its own; writes its event id.",

@@ -17,6 +17,10 @@ _BY_MESSAGE = (
         "Remove it first, or give --with-subscriptions: it reads on without the topic.",
     ),
     (
+        r'^the namespace ".*" exists, and an account closes it',
+        "Give --keep LOGIN:VERB for each right that stays, or --keep-nobody.",
+    ),
+    (
         r"^it is the last right in ",
         "Give the right to another login first, or give --unrestrict.",
     ),

@@ -34,6 +34,7 @@ _MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
 ROOMS = (
     "ground",
     "topics",
+    "accounts",
     "publishing",
     "log",
     "storage",

@@ -18,6 +18,7 @@ _MARIADB_NO_ROLE, _MYSQL_NO_ROLE = 1959, 3523
 #: PostgreSQL's message, for example "permission denied for function publish".
 _REFUSED = re.compile(r"permission denied for (schema|function|procedure|table|sequence) \"?(\w+)")
 _ACCOUNT = re.compile(r" (?:to|for) user ['`][^'`]*['`](?:@['`][^'`]*['`])?")
+_RANK = {"accounts": 1, "operator": 2, "gateway": 3}
 _LISTED = re.compile(r"'(\w+)'(?: AS role)?, '([^']*)'")
 
 
@@ -49,7 +50,8 @@ def without_user(said: str) -> str:
 
 
 def _no_role(said: str, schema: str) -> NotInRole | None:
-    role = re.search(rf"[`'\"]({schema}_(?:consumer|installer|operator|publisher|reader))\b", said)
+    kinds = "accounts|consumer|gateway|installer|operator|publisher|reader"
+    role = re.search(rf"[`'\"]({schema}_(?:{kinds}))\b", said)
     if role is None:
         return None
     return NotInRole(
@@ -78,7 +80,7 @@ def _functions(dialect: str) -> frozenset[str]:
 
 @cache
 def _roles(dialect: str) -> dict[str, tuple[str, ...]]:
-    """Which roles may call a function; the strongest last."""
+    """Which roles may call a function; the strongest last, and last of all that of gateways."""
     listed = next(
         body
         for _, text in catalog.functions(dialect).files
@@ -86,7 +88,7 @@ def _roles(dialect: str) -> dict[str, tuple[str, ...]]:
         if name == "function_roles"
     )
     found: dict[str, list[str]] = {}
-    for role, functions in sorted(_LISTED.findall(listed), key=lambda each: each[0] == "operator"):
+    for role, functions in sorted(_LISTED.findall(listed), key=lambda each: _RANK.get(each[0], 0)):
         for function in functions.split():
             found.setdefault(function, []).append(role)
     return {function: tuple(roles) for function, roles in found.items()}

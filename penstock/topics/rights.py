@@ -22,7 +22,9 @@ from penstock.database.postgres.roles import PostgresRoles
 from penstock.errors import InvalidArgument, PermissionDenied
 from penstock.topics import validation
 
-KINDS = ("consumer", "installer", "operator", "publisher", "reader")
+KINDS = ("accounts", "consumer", "gateway", "installer", "operator", "publisher", "reader")
+#: The role of logins that act for accounts, and do nothing of their own.
+GATEWAY = "gateway"
 VERBS = ("publish", "consume", "operate", "read", "receive", "acknowledge", "peek")
 
 Roles = PostgresRoles | MySQLRoles
@@ -41,7 +43,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A right of a login, or of a role's members, in a namespace and below it.
+    """A right of a login, of a role's members or of an account, in a namespace and below it.
 
     With a ``topic`` it is that of a subscription which publishes its dead letters there; ``login``
     is who has set it.
@@ -52,6 +54,8 @@ class Grant:
     verb: str
     granted_at: datetime
     granted_by: str
+    #: role, or account: then ``login`` is its name, or its id once the account is deleted.
+    kind: str = "role"
     topic: str | None = None
     subscription: str | None = None
 
@@ -147,6 +151,8 @@ def print_sql(connection: Any = None) -> str:
 def add_member(connection: Any, kind: str, login: str) -> None:
     """Make a login a member of a role."""
     engine, role = _of(connection), role_name(kind)
+    if kind == GATEWAY:  # first, because it refuses a login that has other rights
+        database.call(connection, "record_gateway", login=login)
     with _denied(engine, *_membership(engine.adding(role, login))):
         engine.add(connection, role, login)
 
@@ -157,6 +163,8 @@ def remove_member(connection: Any, kind: str, login: str) -> None:
     command = f"REVOKE {engine.quoted(role)} FROM {engine.quoted(login)}"
     with _denied(engine, *_membership(command)):
         engine.remove(connection, role, login)
+    if kind == GATEWAY:  # last: without the role the login can do nothing
+        database.call(connection, "forget_gateway", login=login)
 
 
 def refresh(connection: Any) -> None:

@@ -22,8 +22,8 @@ READ_KEEPS = (
 #: On MySQL: lock_topic looks at the right before it locks.
 LOCKED_FIRST = (
     "lock_topic",
-    "WHERE t.address_hash = UNHEX(SHA2(topic, 256)) AND t.restricted;",
-    "WHERE t.address_hash = UNHEX(SHA2(topic, 256)) AND FALSE;",
+    "AND (t.restricted OR @penstock_acting IS NOT NULL);",
+    "AND FALSE;",
 )
 #: On MySQL: no query of rights leaves out the names of columns.
 NAMELESS = (
@@ -40,18 +40,20 @@ def _fetch(own: Any) -> object:
     return penstock.fetch(own, THEIRS, 0, 1)
 
 
+#: On PostgreSQL: a login may use what is not restricted.
+_OPEN = "NOT t.restricted AND (SELECT as_login()) OR"
 #: A guard: on each dialect the function, the text, what the mutant has there; and the attack that
 #: then gets through.
 MUTANTS: dict[str, tuple[dict[str, tuple[str, str, str]], Callable[[Any], object]]] = {
     "identity": (
         {
             "postgres": (
-                "passes_walls",
-                "pg_has_role(passes_walls.login, n.nspowner, 'MEMBER')",
+                "login_passes_walls",
+                "pg_has_role(login_passes_walls.login, n.nspowner, 'MEMBER')",
                 "pg_has_role(current_user, n.nspowner, 'MEMBER')",
             ),
             "mysql": (
-                "passes_walls",
+                "login_passes_walls",
                 "login = user_part(CURRENT_USER())",
                 "user_part(CURRENT_USER()) = user_part(CURRENT_USER())",
             ),
@@ -61,9 +63,9 @@ MUTANTS: dict[str, tuple[dict[str, tuple[str, str, str]], Callable[[Any], object
     "membership": (
         {
             "postgres": (
-                "has_right",
-                "AND pg_has_role(has_right.login, to_regrole(quote_ident(g.login)), 'MEMBER')",
-                "",
+                "login_has_right",
+                "pg_has_role(login_has_right.login, to_regrole(quote_ident(g.login)), 'MEMBER')",
+                "true",
             ),
             "mysql": ("login_has_right", "g.login = caller AND", ""),
         },
@@ -71,14 +73,14 @@ MUTANTS: dict[str, tuple[dict[str, tuple[str, str, str]], Callable[[Any], object
     ),
     "lookup": (
         {
-            "postgres": ("require_topic_for", "NOT t.restricted OR", "true OR"),
+            "postgres": ("require_topic_for", _OPEN, "true OR"),
             "mysql": ("require_topic_for", "ELSEIF asked_in IS NOT NULL THEN", "ELSEIF FALSE THEN"),
         },
         _fetch,
     ),
     "lock": (
         {
-            "postgres": ("lock_topic", "NOT t.restricted OR", "true OR"),
+            "postgres": ("lock_topic", _OPEN, "true OR"),
             "mysql": ("require_right", "IF NOT is_held THEN", "IF FALSE THEN"),
         },
         lambda own: stream.subscribe(own, "new", [THEIRS]),

@@ -2,252 +2,267 @@
 
 from __future__ import annotations
 
-#: Who may call what, on every engine: c(onsumer), i(nstaller), o(perator), p(ublisher), r(eader).
-#: What does not stand here may be called by the owner alone.
+#: Who may call what, on every engine: a(ccounts), c(onsumer), g(ateway), i(nstaller), o(perator),
+#: p(ublisher), r(eader).  What does not stand here may be called by the owner alone.
 MATRIX = """
-acknowledge             c . o . .
-active_consumers        c . o . .
-announce                . . o . .
-applied_migrations      c i o p r
-assign_partitions       c . o . .
-assignment_of           c . o . .
-backfill_ranges         . . o . r
-backfill_work           . . o . .
-begin_attempt           c . o . .
-begin_clean             . . o . .
-count_log_epochs        . . o . .
-begin_erasure           . . o . .
-begin_rehydration       . . o . .
-bookmark_positions      c . o . .
-bring_letter            c . o . .
-broken_slices           . . o . .
-cancel_backfill         . . o . .
-carry_positions         . i o . .
-changed_hours           . . o . r
-check_in                c . o . .
-claim                   c . o . .
-claim_backfill          . . o . .
-claim_relays            . . o . .
-claim_rows              . . o p .
-claim_write             . . o p .
-clean                   . . o . .
-clear_policy            . . o . .
-clear_suspicion         . . o . .
-close_slice             . i o . .
-commit                  c . o . .
-commit_parking          c . o . .
-condemn_slices          . i o . .
-condemned_can_go        . i o . .
-configure_queue         c . o . .
-configure_subscription  c . o . .
-copies_between          . . o . r
-copies_of               . . o . r
-copies_of_erasure       . . o . .
-copies_on               . . o . .
-create_namespace        . . o . .
-create_topic            . . o . .
-current_history         c i o p r
-dead_letter             c . o . .
-dead_letter_counts      c . o . r
-dead_letter_of          c . o . .
-dead_letters_between    c . o . .
-dead_letters_of         c . o . .
-delete_namespace        . . o . .
-delete_schema           . . o . .
-delete_topic            . . o . .
-describe_queue          c . o . .
-describe_subscription   c . o . r
-describe_topic          c . o . r
-discard_staged          . . o p .
-drop_bookmark           c . o . .
-drop_dead_letters       . . o . .
-droppable_slices        . i o . .
-ensure_slices           . i o . .
-ensure_topic            . . o . .
-erase_events            . . o . .
-erase_letters           . . o . .
-erased_of               . . o . r
-expire_dead_letters     . . o . .
-extend                  c . o . .
-extend_backfill         . . o . .
-fail_backfill           . . o . .
-fail_redriven           c . o . .
-fetch                   c . o . .
-fetch_plan              c . o . .
-find_erasable           . . o . .
-finish_backfill         . . o . .
-finish_erasure          . . o . .
-finish_redriven         c . o . .
-finish_rehydration      . . o . .
-forget_copy             . . o . .
-forget_letter_copies    . . o . .
-function_roles          . i o . .
-give_up                 c . o . .
-grant_namespace         . i o . .
-grants_of               . i o . r
-grown_since             c . o . .
-heartbeat               c . o . .
-heartbeats              c . o . .
-held_leases             c . o . .
-high_watermarks         c . o . r
-histories_of            . . o . r
-history_starts_of       c . o . .
-install_rights          . i . . .
-installation_id         c . o . .
-join                    c . o . .
-keep_events             . i o . .
-lead_subscription       c . o . .
-lease_states            c . o . .
-leased_cursors          c . o . r
-leave                   c . o . .
-lift_limit              c . o . .
-list_backfills          . . o . r
-list_bookmarks          c . o . r
-list_erasures           . . o . r
-list_holds              . . o . r
-list_namespaces         c . o p r
-list_policies           . . o . r
-list_removals           . . o . r
-list_skips              c . o . r
-list_subscriptions      c . o . r
-list_topics             c . o p r
-locate_time             c . o . .
-log_epochs_between      . . o . r
-log_epochs_due          . . o . .
-log_epochs_of           . . o . r
-log_epochs_sealed_on    . . o . r
-log_status              . . o . r
-lost_copies             . . o . r
-low_sequences           . . o . r
-lsn_of                  c . o . .
-mark_low_water          c . o . .
-measure_pressure        . . o . .
-merge_chunks            . i o . .
-mergeable_partitions    . i o . .
-missing_copies          . . o . r
-leave_out               c . o . .
-missing_events          c . o . .
-missing_slices          . i o . .
-move_copy               . . o . .
-move_letters            c . o . .
-move_namespace          . . o . .
-move_topic              . . o . .
-namespace_exists        c . o p r
-note_archive_reads      c . o . .
-note_breaker            c . o . .
-note_places             c . o . .
-note_slice_rates        . i o . .
-note_target_speed       . . o . .
-nothing_waits           . . o . .
-open_block              c . o . .
-open_cold_block         c . o . .
-parked_keys             c . o . .
-passed_places           c . o . .
-pause_subscription      c . o . .
-peek                    c . o . .
-place_bookmark          c . o . .
-place_hold              . . o . .
-policy_history          . . o . r
-policy_of               c . o . r
-poll                    c . o . .
-poll_redriven           c . o . .
-position                c . o . r
-position_at             c . o . .
-prepare_bulk            . . o p .
-progress_backfill       . . o . .
-publish                 . . o p .
-publish_batch           . . o p .
-publish_bulk            . . o p .
-publish_columns         . . o p .
-publish_json            . . o p .
-publish_packed          . . o p .
-publish_relayed         . . o p .
-publish_staged          . . o p .
-publish_text            . . o p .
-published_unkeyed       . . o . .
-purge                   c . o . .
-put_rehydrated          . . o . .
-queue_pointers          c . o . .
-queue_statistics        c . o . .
-raise_event_ids         . i o . .
-read_block              c . o . .
-receive                 c . o . .
-reconcile               . . o . .
-record_copy             . . o . .
-record_reading          . . o . .
-redrive                 c . o . .
-refresh_roles           . i o . .
-rehydrated_of           . . o . r
-reissued_of             . . o . r
-reject                  c . o . .
-rejected_commits        c . o . r
-relay_failure           c . o . .
-relay_status            c . o . r
-relayed_to              . . o p .
-relays_claimed_by       . . o . r
-release                 c . o . .
-release_claims          c . o . .
-release_hold            . . o . .
-release_rehydrated      . . o . .
-remove_leftovers        . . o . .
-rename_namespace        . . o . .
-rename_topic            . . o . .
-report_error            c . o . .
-report_positions        c . o . .
-request_backfill        . . o . .
-reset_subscription      c . o . .
-resolve_block           c . o . .
-resize_topic            . . o . .
-restore_status          . . o . r
-resume_subscription     c . o . .
-retention_limits        . . o . r
-retention_of            . . o . r
-revoke_namespace        . i o . .
-role_members            . i o . .
-schemas_of              c . o p r
-seal                    . . o . .
-seek                    c . o . .
-sequence                . . o . .
-sequence_gaps           . . o . r
-sequence_of             c . o . .
-sequencer_state         . . o . .
-set_backpressure        . . o . .
-set_dead_letters_to     c . o . .
-set_policy              . . o . .
-set_retention           . . o . .
-set_schema              . . o . .
-set_setting             . . o . .
-setting                 c . o p r
-settings_of             . . o . r
-settle_blocks           . i o . .
-slice_detaching         . i o . .
-slice_dropped           . i o . .
-slices_ready            . i o . r
-snapshot_holders        . . o . .
-sparse_slices           . i o . .
-stage_events            . . o p .
-storage_shortage        . . o . .
-subscribe               c . o . .
-subscription_consumers  c . o . r
-subscription_lag        c . o . r
-subscription_policy     c . o . .
-subscription_statistics c . o . r
-suspect_copy            c . o . .
-suspected_copies_of     . . o . r
-suspects                c . o . .
-swap_merged_slice       . i o . .
-sweep                   . . o . .
-sweep_staged            . . o . .
-take_overs              c . o . r
-target_in_use           . . o . .
-target_speeds           . . o . r
-topic_lookup            . . o p .
-turn_dedup              . . o . .
-unleased_cursors        c . o . r
-unsealed_logs           . . o . r
-unsequenced             . . o . r
-unsubscribe             c . o . .
-untold_identity         . . o . .
-wake_sequencer          . . o p .
-withdraw_archive_reads  c . o . .
+acknowledge             . c g . o . .
+act_as                  . . g . . . .
+active_consumers        . c . . o . .
+announce                . . . . o . .
+applied_migrations      a c g i o p r
+assign_partitions       . c . . o . .
+assignment_of           . c . . o . .
+audit_of                a . . . o . .
+backfill_ranges         . . . . o . r
+backfill_work           . . . . o . .
+begin_attempt           . c . . o . .
+begin_clean             . . . . o . .
+begin_erasure           . . . . o . .
+begin_rehydration       . . . . o . .
+bookmark_positions      . c . . o . .
+bring_letter            . c . . o . .
+broken_slices           . . . . o . .
+cancel_backfill         . . . . o . .
+carry_positions         . . . i o . .
+changed_hours           . . . . o . r
+check_gateway           . . g . . . .
+check_in                . c g . o . .
+claim                   . c . . o . .
+claim_backfill          . . . . o . .
+claim_relays            . . . . o . .
+claim_rows              . . . . o p .
+claim_write             . . . . o p .
+clean                   . . . . o . .
+clear_policy            . . . . o . .
+clear_suspicion         . . . . o . .
+close_slice             . . . i o . .
+commit                  . c g . o . .
+commit_parking          . c . . o . .
+condemn_slices          . . . i o . .
+condemned_can_go        . . . i o . .
+configure_queue         . c g . o . .
+configure_subscription  . c g . o . .
+copies_between          . . . . o . r
+copies_of               . . . . o . r
+copies_of_erasure       . . . . o . .
+copies_on               . . . . o . .
+count_log_epochs        . . . . o . .
+create_account          a . . . o . .
+create_key              a . . . o . .
+create_namespace        . . g . o . .
+create_topic            . . g . o . .
+current_history         a c g i o p r
+dead_letter             . c . . o . .
+dead_letter_counts      . c g . o . r
+dead_letter_of          . c g . o . .
+dead_letters_between    . c . . o . .
+dead_letters_of         . c g . o . .
+delete_account          a . . . o . .
+delete_namespace        . . . . o . .
+delete_schema           . . . . o . .
+delete_topic            . . g . o . .
+describe_queue          . c g . o . .
+describe_subscription   . c g . o . r
+describe_topic          . c g . o . r
+discard_staged          . . . . o p .
+drop_bookmark           . c . . o . .
+drop_dead_letters       . . . . o . .
+droppable_slices        . . . i o . .
+ensure_slices           . . . i o . .
+ensure_topic            . . g . o . .
+erase_events            . . . . o . .
+erase_letters           . . . . o . .
+erased_of               . . . . o . r
+expire_dead_letters     . . . . o . .
+extend                  . c g . o . .
+extend_backfill         . . . . o . .
+fail_backfill           . . . . o . .
+fail_redriven           . c . . o . .
+fetch                   . c g . o . .
+fetch_plan              . c g . o . .
+find_erasable           . . . . o . .
+find_key                . . g . . . .
+finish_backfill         . . . . o . .
+finish_erasure          . . . . o . .
+finish_redriven         . c . . o . .
+finish_rehydration      . . . . o . .
+forget_copy             . . . . o . .
+forget_gateway          . . . i o . .
+forget_letter_copies    . . . . o . .
+function_roles          . . . i o . .
+give_up                 . c . . o . .
+grant_account           a . . . o . .
+grant_namespace         . . . i o . .
+grants_of               . . . i o . r
+grown_since             . c . . o . .
+heartbeat               . c g . o . .
+heartbeats              . c g . o . .
+held_leases             . c g . o . .
+high_watermarks         . c g . o . r
+histories_of            . . . . o . r
+history_starts_of       . c g . o . .
+install_rights          . . . i . . .
+installation_id         . c . . o . .
+join                    . c g . o . .
+keep_events             . . . i o . .
+keys_of                 a . . . o . .
+lead_subscription       . c . . o . .
+lease_states            . c . . o . .
+leased_cursors          . c . . o . r
+leave                   . c g . o . .
+leave_out               . c . . o . .
+lift_limit              . c . . o . .
+list_accounts           a . . . o . .
+list_backfills          . . . . o . r
+list_bookmarks          . c . . o . r
+list_erasures           . . . . o . r
+list_holds              . . . . o . r
+list_namespaces         a c g . o p r
+list_policies           . . . . o . r
+list_removals           . . . . o . r
+list_skips              . c . . o . r
+list_subscriptions      . c g . o . r
+list_topics             . c g . o p r
+locate_time             . c g . o . .
+log_epochs_between      . . . . o . r
+log_epochs_due          . . . . o . .
+log_epochs_of           . . . . o . r
+log_epochs_sealed_on    . . . . o . r
+log_status              . . . . o . r
+lost_copies             . . . . o . r
+low_sequences           . . . . o . r
+lsn_of                  . c g . o . .
+mark_low_water          . c . . o . .
+measure_pressure        . . . . o . .
+merge_chunks            . . . i o . .
+mergeable_partitions    . . . i o . .
+missing_copies          . . . . o . r
+missing_events          . c . . o . .
+missing_slices          . . . i o . .
+move_copy               . . . . o . .
+move_letters            . c g . o . .
+move_namespace          . . . . o . .
+move_topic              . . . . o . .
+namespace_exists        a c g . o p r
+note_archive_reads      . c . . o . .
+note_breaker            . c . . o . .
+note_places             . c . . o . .
+note_slice_rates        . . . i o . .
+note_target_speed       . . . . o . .
+note_uses               . . g . . . .
+nothing_waits           . . . . o . .
+open_block              . c . . o . .
+open_cold_block         . c . . o . .
+parked_keys             . c . . o . .
+passed_places           . c . . o . .
+pause_subscription      . c g . o . .
+peek                    . c g . o . .
+place_bookmark          . c . . o . .
+place_hold              . . . . o . .
+policy_history          . . . . o . r
+policy_of               . c . . o . r
+poll                    . c g . o . .
+poll_redriven           . c . . o . .
+position                . c g . o . r
+position_at             . c g . o . .
+prepare_bulk            . . . . o p .
+progress_backfill       . . . . o . .
+publish                 . . g . o p .
+publish_batch           . . g . o p .
+publish_bulk            . . . . o p .
+publish_columns         . . g . o p .
+publish_json            . . g . o p .
+publish_packed          . . g . o p .
+publish_relayed         . . . . o p .
+publish_staged          . . . . o p .
+publish_text            . . g . o p .
+published_unkeyed       . . . . o . .
+purge                   . c g . o . .
+put_rehydrated          . . . . o . .
+queue_pointers          . c g . o . .
+queue_statistics        . c g . o . .
+raise_event_ids         . . . i o . .
+read_block              . c . . o . .
+receive                 . c g . o . .
+reconcile               . . . . o . .
+record_copy             . . . . o . .
+record_gateway          . . . i o . .
+record_reading          . . . . o . .
+redrive                 . c g . o . .
+refresh_roles           . . . i o . .
+rehydrated_of           . . . . o . r
+reissued_of             . . . . o . r
+reject                  . c g . o . .
+rejected_commits        . c . . o . r
+relay_failure           . c . . o . .
+relay_status            . c . . o . r
+relayed_to              . . . . o p .
+relays_claimed_by       . . . . o . r
+release                 . c g . o . .
+release_claims          . c g . o . .
+release_hold            . . . . o . .
+release_rehydrated      . . . . o . .
+remove_leftovers        . . . . o . .
+rename_namespace        . . . . o . .
+rename_topic            . . g . o . .
+report_error            . c . . o . .
+report_positions        . c . . o . .
+request_backfill        . . . . o . .
+reset_subscription      . c . . o . .
+resize_topic            . . . . o . .
+resolve_block           . c . . o . .
+restore_status          . . . . o . r
+resume_subscription     . c g . o . .
+retention_limits        . . . . o . r
+retention_of            . . . . o . r
+revoke_account          a . . . o . .
+revoke_key              a . . . o . .
+revoke_namespace        . . . i o . .
+role_members            . . . i o . .
+schemas_of              . c . . o p r
+seal                    . . . . o . .
+seek                    . c g . o . .
+sequence                . . . . o . .
+sequence_gaps           . . . . o . r
+sequence_of             . c g . o . .
+sequencer_state         . . . . o . .
+set_backpressure        . . . . o . .
+set_dead_letters_to     . c g . o . .
+set_policy              . . . . o . .
+set_retention           . . . . o . .
+set_schema              . . . . o . .
+set_setting             . . . . o . .
+setting                 . c g . o p r
+settings_of             . . . . o . r
+settle_blocks           . . . i o . .
+slice_detaching         . . . i o . .
+slice_dropped           . . . i o . .
+slices_ready            . . . i o . r
+snapshot_holders        . . . . o . .
+sparse_slices           . . . i o . .
+stage_events            . . . . o p .
+storage_shortage        . . . . o . .
+subscribe               . c g . o . .
+subscription_consumers  . c g . o . r
+subscription_lag        . c g . o . r
+subscription_policy     . c . . o . .
+subscription_statistics . c g . o . r
+suspect_copy            . c . . o . .
+suspected_copies_of     . . . . o . r
+suspects                . c . . o . .
+swap_merged_slice       . . . i o . .
+sweep                   . . . . o . .
+sweep_staged            . . . . o . .
+take_overs              . c . . o . r
+target_in_use           . . . . o . .
+target_speeds           . . . . o . r
+topic_lookup            . . g . o p .
+turn_dedup              . . . . o . .
+unleased_cursors        . c . . o . r
+unsealed_logs           . . . . o . r
+unsequenced             . . . . o . r
+unsubscribe             . c g . o . .
+untold_identity         . . . . o . .
+wake_sequencer          . . g . o p .
+withdraw_archive_reads  . c . . o . .
 """

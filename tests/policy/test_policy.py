@@ -399,7 +399,7 @@ def test_a_right_that_was_lost_is_drift(
     walled = "dead" if verb == "publish" else "shop"
     penstock.grant_namespace(connection, walled, connection.info.user, verb)
     (drift,) = policy.drift(connection, wanted)
-    assert "dead/letters, but the login that has named the topic may no" in str(drift.found)
+    assert "dead/letters, but whoever has named the topic may no" in str(drift.found)
     assert verb in str(drift.found)
     assert policy.apply(connection, wanted) == [drift]
     assert policy.drift(connection, wanted) == []

@@ -36,7 +36,7 @@ _READ = {
     False: ("SELECT ON mysql.role_edges", "SELECT (User, Host, account_locked) ON mysql.user"),
     True: ("SELECT ON mysql.roles_mapping", "SELECT (User, Host, is_role) ON mysql.user"),
 }
-_KINDS = "consumer|installer|operator|publisher|reader"
+_KINDS = "accounts|consumer|gateway|installer|operator|publisher|reader"
 
 
 class MySQLRoles:

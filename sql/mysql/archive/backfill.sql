@@ -24,7 +24,7 @@ BEGIN
         kind, topic_id, target, `partition`, from_sequence, to_sequence, from_time, to_time, dry_run, priority, state,
         units, total_events, max_attempts, not_before, error, requested_by, requested_at, changed_at)
     VALUES (kind, source_id, target, `partition`, from_sequence, to_sequence, from_time, to_time, dry_run, priority,
-            'waiting', 0, 0, max_attempts, moment, '', user_part(USER()), moment, moment);
+            'waiting', 0, 0, max_attempts, moment, '', principal(), moment, moment);
     SET asked = LAST_INSERT_ID();
     CALL plan_epochs(asked);
     CALL plan_tails(asked);
@@ -227,7 +227,8 @@ BEGIN
            r.attempts, r.max_attempts, r.not_before, r.error, r.requested_by, r.requested_at, r.changed_at
     FROM backfill_requests AS r JOIN topics AS t ON t.id = r.topic_id
     WHERE (wanted_id IS NULL OR t.id = wanted_id) AND (in_state IS NULL OR r.state = in_state)
-      AND (request IS NULL OR r.id = request) AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
+      AND (request IS NULL OR r.id = request)
+        AND (NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'read'))
     ORDER BY r.id DESC
     LIMIT max_rows;
 END;

@@ -27,7 +27,7 @@ BEGIN
         DELETE r FROM clean_readings AS r WHERE r.run = old_run;
     END LOOP;
     CLOSE old_runs;
-    INSERT INTO clean_runs (run, topic_id, begun_by, begun_at) VALUES (token, source_id, user_part(USER()),
+    INSERT INTO clean_runs (run, topic_id, begun_by, begun_at) VALUES (token, source_id, principal(),
                                                                        UTC_TIMESTAMP(6));
     SELECT token AS run;
     CALL end_call();

@@ -74,7 +74,7 @@ BEGIN
         INSERT INTO erasures (
             erasure, topic_id, event_id, digest, replace_key, reason, requested_by, requested_at)
         VALUES (found_id, own, UNHEX(REPLACE(event_id, '-', '')), erasure_digest(found_id, `key`), replace_key, reason,
-                user_part(USER()), UTC_TIMESTAMP(6));
+                principal(), UTC_TIMESTAMP(6));
     END IF;
     SELECT found_id AS erasure;
     CALL end_call();
@@ -220,7 +220,8 @@ BEGIN
            e.digest IS NOT NULL AS by_key, e.replace_key, e.reason, e.requested_by, e.requested_at, e.finished_at,
            e.events, e.letters, (SELECT COUNT(*) FROM reissued_seals AS r WHERE r.erasure = e.erasure) AS seals
     FROM erasures AS e JOIN topics AS t ON t.id = e.topic_id
-    WHERE t.id = COALESCE(only_id, t.id) AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
+    WHERE t.id = COALESCE(only_id, t.id)
+      AND (NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'read'))
     ORDER BY e.requested_at DESC, e.erasure;
 END;
 

@@ -26,7 +26,7 @@ BEGIN
     INSERT INTO legal_holds (
         topic_id, name, number, first_sequence, last_sequence, reason, placed_at, placed_by)
     VALUES (own, name, `partition`, COALESCE(first_sequence, 1), last_sequence, reason, UTC_TIMESTAMP(6),
-            user_part(USER()));
+            principal());
     SELECT CAST(COALESCE(SUM(GREATEST(
         LEAST(p.low_sequence - 1, COALESCE(last_sequence, p.low_sequence)) - COALESCE(first_sequence, 1) + 1, 0)), 0)
         AS SIGNED) AS gone
@@ -48,7 +48,7 @@ BEGIN
     CALL lock_topic(topic, 'operate', own, topic_partitions);
     CALL require_hold_reason(reason);
     UPDATE legal_holds AS h
-    SET h.released_at = UTC_TIMESTAMP(6), h.released_by = user_part(USER()), h.release_reason = reason
+    SET h.released_at = UTC_TIMESTAMP(6), h.released_by = principal(), h.release_reason = reason
     WHERE h.topic_id = own AND h.released_at IS NULL AND h.name = name;
     SET is_released = ROW_COUNT() > 0;
     SELECT is_released AS released;
@@ -70,6 +70,6 @@ BEGIN
            h.placed_at, h.placed_by, h.released_at, h.released_by, h.release_reason
     FROM legal_holds AS h JOIN topics AS t ON t.id = h.topic_id
     WHERE t.id = COALESCE(only_id, t.id) AND (h.released_at IS NULL OR with_released)
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+      AND (NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'any'))
     ORDER BY CAST(t.address AS BINARY), h.placed_at, h.name;
 END;

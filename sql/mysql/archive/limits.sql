@@ -77,7 +77,8 @@ BEGIN
     JOIN topics AS t ON t.id = r.topic_id
     LEFT JOIN partitions AS p ON p.topic_id = t.id
     LEFT JOIN log_epochs AS e ON e.partition_id = p.id AND e.dropped_at IS NULL
-    WHERE r.max_bytes IS NOT NULL AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+    WHERE r.max_bytes IS NOT NULL
+      AND (NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'any'))
     GROUP BY t.id, r.max_bytes;
     SET done = FALSE;
     OPEN full_topics;

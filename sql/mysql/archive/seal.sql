@@ -48,7 +48,7 @@ BEGIN
                    WHERE e.partition_id = p.id AND e.log_epoch = (
                        SELECT MAX(l.log_epoch) FROM log_epochs AS l WHERE l.partition_id = p.id)), 0) AS sealed
         FROM topics AS t JOIN partitions AS p ON p.topic_id = t.id
-        WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
+        WHERE NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'any')
     ) AS s
     WHERE s.high > s.sealed
     GROUP BY s.address

@@ -9,7 +9,7 @@ BEGIN
     DECLARE owner_id, target_id BIGINT;
     DECLARE topic_partitions INT;
     DECLARE topic_strategy VARCHAR(255);
-    DECLARE caller VARCHAR(400) DEFAULT IF(topic IS NULL, NULL, user_part(USER()));
+    DECLARE caller VARCHAR(400) DEFAULT IF(topic IS NULL, NULL, principal());
     DECLARE set_from VARCHAR(505) DEFAULT IF(topic IS NULL, NULL, LEFT(origin, 505));
     DECLARE same INT DEFAULT 0;
     {{on error: CALL undo_call()}}

@@ -16,7 +16,8 @@ BEGIN
            d.`key`, d.type, d.content_type, LENGTH(d.payload) AS payload_bytes,
            IF(d.redriven_at IS NOT NULL, 'redriven', IF(d.parked, 'parked', 'dead')) AS state, d.attempts, d.reason,
            d.created_at, d.died_at,
-           IF(NOT f.restricted OR has_right(f.namespace_id, 'any'), f.address, NULL) AS forwarded_to,
+           IF(NOT f.restricted AND @penstock_acting IS NULL OR has_right(f.namespace_id, 'any'), f.address, NULL)
+               AS forwarded_to,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.forwarded_as), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
                AS forwarded_as,
            IF(d.forwarded_as IS NOT NULL AND f.id IS NULL, 'the topic was deleted', d.not_forwarded) AS not_forwarded
@@ -25,7 +26,8 @@ BEGIN
     JOIN partitions AS p ON p.id = d.partition_id
     JOIN topics AS t ON t.id = p.topic_id
     LEFT JOIN topics AS f ON f.id = d.forwarded_to
-    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256))
+      AND (NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'consume'))
       AND (of_topic IS NULL OR t.address_hash = UNHEX(SHA2(of_topic, 256)))
       AND (of_key IS NULL OR d.`key` = of_key)
       AND (of_type IS NULL OR d.type = of_type)
@@ -47,7 +49,8 @@ BEGIN
            d.`key`, d.type, d.content_type, LENGTH(d.payload) AS payload_bytes,
            IF(d.redriven_at IS NOT NULL, 'redriven', IF(d.parked, 'parked', 'dead')) AS state, d.attempts, d.reason,
            d.created_at, d.died_at,
-           IF(NOT f.restricted OR has_right(f.namespace_id, 'any'), f.address, NULL) AS forwarded_to,
+           IF(NOT f.restricted AND @penstock_acting IS NULL OR has_right(f.namespace_id, 'any'), f.address, NULL)
+               AS forwarded_to,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.forwarded_as), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
                AS forwarded_as,
            IF(d.forwarded_as IS NOT NULL AND f.id IS NULL, 'the topic was deleted', d.not_forwarded) AS not_forwarded,
@@ -58,7 +61,7 @@ BEGIN
     JOIN topics AS t ON t.id = p.topic_id
     LEFT JOIN topics AS f ON f.id = d.forwarded_to
     WHERE d.id = letter_id AND s.name_hash = UNHEX(SHA2(subscription, 256))
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'));
+      AND (NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'consume'));
 END;
 
 -- name: dead_letter_counts
@@ -116,7 +119,7 @@ BEGIN
         subscription_id, id, partition_id, sequence, history, event_id, `key`, type, reason, attempts, died_at,
         dropped_by)
     SELECT DISTINCT d.subscription_id, d.id, d.partition_id, d.sequence, d.history, d.event_id, d.`key`, d.type,
-           d.reason, d.attempts, d.died_at, USER()
+           d.reason, d.attempts, d.died_at, principal()
     FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
     JOIN dead_letters AS d ON d.id = g.id
     WHERE d.subscription_id = owner_id;

@@ -29,7 +29,7 @@ BEGIN
     ELSEIF value IS NULL THEN
         DELETE FROM settings WHERE settings.name = name;
     ELSE
-        REPLACE INTO settings (name, value, updated_by) VALUES (name, value, USER());
+        REPLACE INTO settings (name, value, updated_by) VALUES (name, value, principal());
     END IF;
     CALL end_call();
 END;

@@ -12,11 +12,23 @@ BEGIN
     SET SESSION group_concat_max_len = 4294967295;
     SELECT f.name AS `function`, JSON_ARRAYAGG(g.role) AS roles
     FROM (
-        SELECT 'publisher' AS role, '
+        SELECT 'accounts' AS role, '
+            create_account delete_account list_accounts grant_account revoke_account audit_of create_key revoke_key
+            keys_of list_namespaces namespace_exists current_history applied_migrations' AS functions
+        UNION ALL SELECT 'gateway', '
+            act_as check_gateway find_key note_uses publish publish_text publish_json publish_batch publish_packed
+            topic_lookup create_namespace create_topic ensure_topic rename_topic delete_topic describe_topic
+            list_topics list_namespaces namespace_exists subscribe configure_subscription unsubscribe join check_in
+            heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag fetch
+            fetch_plan lsn_of sequence_of high_watermarks position_at locate_time history_starts_of dead_letters_of
+            dead_letter_of redrive set_dead_letters_to move_letters receive acknowledge extend release_claims reject
+            peek purge queue_statistics queue_pointers describe_queue configure_queue list_subscriptions
+            describe_subscription subscription_statistics subscription_consumers dead_letter_counts
+            pause_subscription resume_subscription current_history applied_migrations setting'
+        UNION ALL SELECT 'publisher', '
             publish publish_text publish_json publish_batch publish_packed prepare_bulk publish_bulk topic_lookup
             stage_events claim_rows claim_write publish_staged publish_relayed relayed_to discard_staged
-            list_namespaces namespace_exists
-            list_topics current_history applied_migrations setting schemas_of' AS functions
+            list_namespaces namespace_exists list_topics current_history applied_migrations setting schemas_of'
         UNION ALL SELECT 'consumer', '
             subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek resolve_block subscription_lag take_overs rejected_commits
@@ -52,6 +64,7 @@ BEGIN
             target_speeds relay_status'
         UNION ALL SELECT 'installer', '
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of
+            record_gateway forget_gateway
             ensure_slices slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped
             merge_chunks swap_merged_slice current_history applied_migrations note_slice_rates missing_slices
             sparse_slices settle_blocks raise_event_ids mergeable_partitions'
@@ -96,7 +109,9 @@ BEGIN
             begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of
             note_target_speed target_speeds receive acknowledge extend release_claims reject peek queue_statistics
             queue_pointers describe_queue configure_queue purge set_dead_letters_to move_letters copies_of_erasure
-            forget_letter_copies set_schema schemas_of delete_schema'
+            forget_letter_copies set_schema schemas_of delete_schema
+            create_account delete_account list_accounts grant_account revoke_account audit_of create_key revoke_key
+            keys_of record_gateway forget_gateway'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),
@@ -108,10 +123,10 @@ BEGIN
 END;
 
 -- name: install_rights
--- Records the roles installer, publisher, consumer, operator and reader (with the schema's name before them): from
--- now on the operator and the installer pass the walls, and procedures that are created again are granted to all of
--- them. A GRANT commits, so no procedure can run it: penstock rights install runs the grants, and penstock rights
--- print writes them out. Raises PS006 when a role is missing or can log in, PS018.
+-- Records the roles accounts, consumer, gateway, installer, operator, publisher and reader (with the schema's name
+-- before them): from now on the operator and the installer pass the walls, and procedures that are created again are
+-- granted to all of them. A GRANT commits, so no procedure can run it: penstock rights install runs the grants, and
+-- penstock rights print writes them out. Raises PS006 when a role is missing or can log in, PS018.
 CREATE PROCEDURE install_rights()
 BEGIN
     DECLARE missing, strong VARCHAR(80);
@@ -124,9 +139,10 @@ BEGIN
         CALL refuse('PS006', CONCAT('the role "', strong, '" can log in, or has more rights than a role of Penstock'));
     END IF;
     REPLACE INTO installed_roles (kind, name, installed_by)
-    SELECT k.kind, CONCAT(DATABASE(), '_', k.kind), USER()
+    SELECT k.kind, CONCAT(DATABASE(), '_', k.kind), principal()
     FROM JSON_TABLE(
-        '["consumer", "installer", "operator", "publisher", "reader"]', '$[*]' COLUMNS (kind VARCHAR(20) PATH '$')
+        '["accounts", "consumer", "gateway", "installer", "operator", "publisher", "reader"]',
+        '$[*]' COLUMNS (kind VARCHAR(20) PATH '$')
     ) AS k;
     CALL end_call();
 END;

@@ -50,7 +50,7 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    CALL held_leases(subscription, consumer);
+    CALL show_leases(subscription, consumer);
     CALL end_call();
 END;
 
@@ -98,7 +98,7 @@ BEGIN
         ) AS r ON r.place = n.place
         JOIN subscriptions AS s FORCE INDEX (subscriptions_name) ON s.name_hash = UNHEX(SHA2(n.name, 256))
         LEFT JOIN surveys AS v FORCE INDEX (PRIMARY) ON v.subscription_id = s.id
-        WHERE given_rights = 0 OR NOT reads_hidden(s.id)
+        WHERE given_rights = 0 AND @penstock_acting IS NULL OR NOT reads_hidden(s.id)
         ORDER BY s.id, c.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     {{on error: CALL undo_call()}}

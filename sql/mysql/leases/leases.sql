@@ -3,18 +3,8 @@
 CREATE PROCEDURE held_leases(subscription LONGTEXT, consumer VARCHAR(255))
 READS SQL DATA
 BEGIN
-    DECLARE history INT;
     CALL refuse_serializable('held_leases()');
-    SELECT MAX(h.history) INTO history FROM histories AS h;
-    SELECT t.address AS topic, p.number AS `partition`, p.id AS partition_id, l.lease_epoch, l.state,
-           current_position(s.id, p.id) AS position, history AS history
-    FROM subscriptions AS s
-    JOIN leases AS l ON l.subscription_id = s.id
-    JOIN partitions AS p ON p.id = l.partition_id
-    JOIN topics AS t ON t.id = p.topic_id
-    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.holder = consumer
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
-    ORDER BY p.id;
+    CALL show_leases(subscription, consumer);
 END;
 
 -- name: release

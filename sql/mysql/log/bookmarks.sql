@@ -57,7 +57,8 @@ BEGIN
            b.lost_in IS NOT NULL OR b.history > present OR b.position > high_watermark(p.id) AS is_lost,
            b.placed_at, b.placed_by
     FROM bookmarks AS b JOIN topics AS t ON t.id = b.topic_id JOIN partitions AS p ON p.id = b.partition_id
-    WHERE t.id = COALESCE(only_id, t.id) AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+    WHERE t.id = COALESCE(only_id, t.id)
+      AND (NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'any'))
     ORDER BY CAST(t.address AS BINARY), b.placed_at, b.name, p.number;
 END;
 

@@ -29,7 +29,8 @@ BEGIN
            IF(whole, oldest_transaction, NULL) AS oldest_transaction_seconds, IF(whole, ready, NULL) AS event_ids_ready,
            IF(whole, rejected, NULL) AS rejected_commits,
            (SELECT MAX(h.history) FROM histories AS h) AS history,
-           (SELECT COUNT(t.id) FROM topics AS t WHERE whole OR NOT t.restricted OR has_right(t.namespace_id, 'any'))
+           (SELECT COUNT(t.id) FROM topics AS t
+            WHERE whole OR NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'any'))
                AS topics,
            (SELECT COUNT(s.id) FROM subscriptions AS s WHERE whole OR NOT reads_hidden(s.id)) AS subscriptions;
 END;

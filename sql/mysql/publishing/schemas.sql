@@ -24,7 +24,7 @@ BEGIN
                                     COALESCE(after_version, 'none'), ' was compared'));
     END IF;
     INSERT INTO topic_schemas (topic_id, type, version, kind, definition, compatibility, set_at, set_by)
-    VALUES (own, type, newest + 1, kind, definition, compatibility, UTC_TIMESTAMP(6), LEFT(SESSION_USER(), 400));
+    VALUES (own, type, newest + 1, kind, definition, compatibility, UTC_TIMESTAMP(6), principal());
     SELECT newest + 1 AS version;
     CALL end_call();
 END;

@@ -12,7 +12,7 @@ BEGIN
                                     ' events'));
     END IF;
     INSERT INTO staged_writes (stage, chunk, login, staged_at, events)
-    VALUES (UNHEX(REPLACE(stage, '-', '')), chunk, user_part(USER()), UTC_TIMESTAMP(6), events);
+    VALUES (UNHEX(REPLACE(stage, '-', '')), chunk, principal(), UTC_TIMESTAMP(6), events);
     CALL end_call();
 END;
 
@@ -63,7 +63,7 @@ BEGIN
     DECLARE is_done BOOLEAN DEFAULT FALSE;
     DECLARE parts CURSOR FOR
         SELECT s.chunk FROM staged_writes AS s
-        WHERE s.stage = at_stage AND s.login = user_part(USER())
+        WHERE s.stage = at_stage AND s.login = principal()
         ORDER BY s.chunk;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_done = TRUE;
     {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
@@ -83,7 +83,7 @@ BEGIN
     IF COALESCE(total <> events, TRUE) THEN
         CALL refuse('PS026', CONCAT('of ', COALESCE(events, 'NULL'), ' staged events ', total, ' are there'));
     END IF;
-    DELETE s FROM staged_writes AS s WHERE s.stage = at_stage AND s.login = user_part(USER());
+    DELETE s FROM staged_writes AS s WHERE s.stage = at_stage AND s.login = principal();
     DO LAST_INSERT_ID(id_before);
     SELECT total AS published;
     CALL end_call();
@@ -99,7 +99,7 @@ BEGIN
     CALL begin_call('discard_staged()');
     DELETE s FROM JSON_TABLE(stages, '$[*]' COLUMNS (stage CHAR(36) PATH '$')) AS g
     JOIN staged_writes AS s ON s.stage = UNHEX(REPLACE(g.stage, '-', ''))
-    WHERE s.login = user_part(USER());
+    WHERE s.login = principal();
     SET removed = ROW_COUNT();
     SELECT removed AS removed;
     CALL end_call();

@@ -37,7 +37,7 @@ BEGIN
         SET stands_at = current_position(owner_id, part_id), watermark = high_watermark(part_id);
         IF held_epoch IS NOT NULL AND watermark > stands_at THEN
             INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence, purged_by)
-            VALUES (owner_id, part_id, stands_at + 1, watermark, user_part(USER()));
+            VALUES (owner_id, part_id, stands_at + 1, watermark, principal());
             INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
             VALUES (owner_id, part_id, watermark, held_epoch, 'queue', watermark);
         END IF;

@@ -9,8 +9,8 @@ BEGIN
     ELSE
         CALL require_origin(given_origin);
         INSERT INTO relay_files (singleton, origin, claimed_at, claimed_by)
-        VALUES (TRUE, given_origin, UTC_TIMESTAMP(6), USER())
-        ON DUPLICATE KEY UPDATE origin = given_origin, claimed_at = UTC_TIMESTAMP(6), claimed_by = USER();
+        VALUES (TRUE, given_origin, UTC_TIMESTAMP(6), principal())
+        ON DUPLICATE KEY UPDATE origin = given_origin, claimed_at = UTC_TIMESTAMP(6), claimed_by = principal();
     END IF;
     CALL end_call();
 END;

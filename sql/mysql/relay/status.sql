@@ -39,7 +39,8 @@ BEGIN
         FROM leases AS l
         JOIN partitions AS p ON p.id = l.partition_id
         JOIN topics AS t ON t.id = p.topic_id
-        WHERE l.subscription_id = owner_id AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
+        WHERE l.subscription_id = owner_id 
+          AND (NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'read'))
     ) AS o
     LEFT JOIN consumers AS c ON c.subscription_id = owner_id AND c.id = o.holder AND c.deadline > UTC_TIMESTAMP(6)
     LEFT JOIN relay_breakers AS b ON b.subscription_id = owner_id AND b.consumer = c.id

@@ -67,6 +67,6 @@ BEGIN
     ) AS b
     JOIN partitions AS p ON p.id = b.partition_id
     JOIN topics AS t ON t.id = p.topic_id
-    WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
+    WHERE NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'any')
     ORDER BY t.address, p.number, b.source;
 END;

@@ -13,7 +13,7 @@ BEGIN
     FROM slices AS s
     JOIN slice_sources AS u ON u.parent = s.parent
     LEFT JOIN slice_rates AS r ON r.parent = s.parent
-    WHERE sees_all() OR passes_walls(user_part(USER()), 'grant', roles_of_caller())
+    WHERE sees_all() OR passes_walls('grant', roles_of_caller())
     GROUP BY s.parent, u.used
     ORDER BY s.parent;
 END;

@@ -15,7 +15,7 @@ BEGIN
     CALL lock_subscription(subscription, owner_id);
     CALL is_paused(owner_id, paused);
     UPDATE subscriptions AS s
-    SET s.paused_at = COALESCE(s.paused_at, UTC_TIMESTAMP(6)), s.paused_by = USER(), s.paused_reason = reason
+    SET s.paused_at = COALESCE(s.paused_at, UTC_TIMESTAMP(6)), s.paused_by = principal(), s.paused_reason = reason
     WHERE s.id = owner_id AND (s.paused_at IS NULL OR CHAR_LENGTH(reason) > 0);
     SELECT NOT paused AS paused;
     CALL end_call();

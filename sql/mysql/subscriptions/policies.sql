@@ -75,7 +75,7 @@ BEGIN
     FROM policies AS p LEFT JOIN topics AS t ON p.scope = 'topic' AND t.id = p.scope_id
     WHERE JSON_LENGTH(p.settings) > 0 AND CASE p.scope
         WHEN 'namespace' THEN has_right(p.scope_id, 'any')
-        WHEN 'topic' THEN NOT t.restricted OR has_right(t.namespace_id, 'any')
+        WHEN 'topic' THEN NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'any')
         WHEN 'subscription' THEN NOT reads_hidden(p.scope_id)
         ELSE TRUE
     END

@@ -20,6 +20,10 @@ BEGIN
     IF COALESCE(JSON_LENGTH(topics), 0) = 0 THEN
         CALL refuse('PS006', 'the subscription names no topic');
     END IF;
+    SET taken = NOT may_name(subscription);
+    IF taken > 0 THEN
+        CALL refuse('PS007', CONCAT('the subscription "', LEFT(subscription, 80), '" is or would be another''s'));
+    END IF;
     -- Checked before the row is locked, because it may be another tenant's.
     SELECT COUNT(s.id) INTO taken
     FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND reads_hidden(s.id);

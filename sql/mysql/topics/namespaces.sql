@@ -14,6 +14,7 @@ BEGIN
     IF CHAR_LENGTH(parent_path) > 0 THEN
         CALL require_namespace(parent_path, 'operate', parent);
     END IF;
+    CALL require_parent(parent);
     INSERT IGNORE INTO namespaces (parent_id, name, path) VALUES (parent, own_name, path);
     IF ROW_COUNT() = 0 THEN
         CALL refuse('PS007', CONCAT('there is already a namespace "', LEFT(path, 80), '"'));
@@ -37,6 +38,7 @@ BEGIN
     CALL require_name(new_name, 'namespace');
     CALL lock_names('rename_namespace()', TRUE);
     CALL require_namespace(path, 'operate', own);
+    CALL require_parent_of(own);
     CALL split_path(path, parent_path, own_name);
     SET new_path = CONCAT(LEFT(path, CHAR_LENGTH(path) - CHAR_LENGTH(own_name)), new_name);
     IF CAST(new_path AS BINARY) <> CAST(path AS BINARY) THEN
@@ -66,6 +68,11 @@ BEGIN
     IF CHAR_LENGTH(new_parent) > 0 THEN
         CALL require_namespace(new_parent, 'operate', parent);
     END IF;
+    CALL require_parent_of(own);
+    CALL require_parent(parent);
+    IF parent > 0 THEN
+        CALL refuse_of_account(own);
+    END IF;
     IF LEFT(CONCAT(new_parent, '/'), CHAR_LENGTH(path) + 1) = CONCAT(path, '/') THEN
         CALL refuse('PS035', CONCAT('the namespace "', LEFT(path, 70), '" cannot be moved under itself'));
     END IF;
@@ -93,6 +100,8 @@ BEGIN
     CALL require_path(path, 'namespace', 3998);
     CALL lock_names('delete_namespace()', TRUE);
     CALL require_namespace(path, 'operate', own);
+    CALL require_parent_of(own);
+    CALL refuse_of_account(own);
     CALL lock_doomed(path, doomed);
     IF JSON_LENGTH(doomed) > 0 AND with_topics IS NOT TRUE THEN
         CALL refuse('PS020', CONCAT('the namespace "', LEFT(path, 60), '" holds ', JSON_LENGTH(doomed), ' topics'));

@@ -45,7 +45,7 @@ BEGIN
     ) THEN
         INSERT INTO retention_policies (
             topic_id, minimum_age_seconds, copies, version, origin, updated_by, targets, max_bytes)
-        VALUES (owner_id, minimum_age_seconds, copies, 1, origin, USER(), named, max_bytes)
+        VALUES (owner_id, minimum_age_seconds, copies, 1, origin, principal(), named, max_bytes)
         ON DUPLICATE KEY UPDATE
             minimum_age_seconds = VALUES(minimum_age_seconds), copies = VALUES(copies), version = version + 1,
             origin = VALUES(origin), updated_at = UTC_TIMESTAMP(6), updated_by = VALUES(updated_by),
@@ -64,6 +64,6 @@ BEGIN
     SELECT t.address AS topic, r.minimum_age_seconds, r.copies, r.version, r.updated_at, r.origin, r.targets,
            r.max_bytes
     FROM retention_policies AS r JOIN topics AS t ON t.id = r.topic_id
-    WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
+    WHERE NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'any')
     ORDER BY CAST(t.address AS BINARY);
 END;

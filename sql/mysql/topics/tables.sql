@@ -76,14 +76,17 @@ CREATE TABLE IF NOT EXISTS deleted_topics (
 -- Who may do what in a namespace and below it. A namespace is restricted as soon as one row names it or one above it.
 CREATE TABLE IF NOT EXISTS namespace_grants (
     namespace_id BIGINT NOT NULL,
-    -- The name of a user, at whatever host, or of a role. It need not be there any more: then the row still keeps the
-    -- others out.
+    -- The name of a user, at whatever host, or of a role, or the id of an account. None of them need be there any more:
+    -- then the row still keeps the others out.
     login VARCHAR(255) NOT NULL,
     -- consume includes receive, acknowledge and peek, which can also be given one by one.
     verb VARCHAR(20) NOT NULL,
     granted_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     granted_by VARCHAR(400) NOT NULL,
-    PRIMARY KEY (namespace_id, login, verb),
+    -- An account is no login: a user who has the name of an account's id has none of its rights.
+    kind VARCHAR(20) NOT NULL,
+    PRIMARY KEY (namespace_id, kind, login, verb),
+    CONSTRAINT namespace_grants_kind CHECK (kind IN ('role', 'account')),
     CONSTRAINT namespace_grants_verb
         CHECK (verb IN ('publish', 'consume', 'operate', 'read', 'receive', 'acknowledge', 'peek'))
 ) ENGINE = InnoDB;

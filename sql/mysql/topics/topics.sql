@@ -169,7 +169,7 @@ BEGIN
     SELECT t.address AS topic, t.partitions, t.created_at, t.strategy
     FROM topics AS t
     WHERE (CHAR_LENGTH(namespace) = 0 OR LEFT(t.address, CHAR_LENGTH(namespace) + 1) = CONCAT(namespace, '/'))
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+      AND (NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'any'))
     ORDER BY CAST(t.address AS BINARY);
 END;
 
@@ -201,5 +201,6 @@ BEGIN
     SELECT t.id AS topic_id, t.partitions, t.max_payload_bytes, (SELECT MAX(h.history) FROM histories AS h) AS history,
            t.strategy
     FROM topics AS t
-    WHERE t.address_hash = UNHEX(SHA2(topic, 256)) AND (NOT t.restricted OR has_right(t.namespace_id, 'publish'));
+    WHERE t.address_hash = UNHEX(SHA2(topic, 256))
+      AND (NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'publish'));
 END;

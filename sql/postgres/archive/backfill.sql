@@ -38,7 +38,7 @@ BEGIN
         units, total_events, max_attempts, not_before, requested_by, requested_at, changed_at)
     VALUES (asked.kind, asked.topic_id, asked.target, asked.partition, asked.from_sequence, asked.to_sequence,
             asked.from_time, asked.to_time, COALESCE(dry_run, false), asked.priority, 'waiting', 0, 0,
-            asked.max_attempts, moment, session_user, moment, moment)
+            asked.max_attempts, moment, principal(), moment, moment)
     RETURNING r.id INTO request_backfill.request;
     IF dry_run IS NOT TRUE THEN
         INSERT INTO backfill_units (request, partition_id, first_sequence, last_sequence, log_epoch)
@@ -287,7 +287,7 @@ BEGIN
     WHERE (wanted_id IS NULL OR t.id = wanted_id)
       AND (in_state IS NULL OR r.state = in_state)
       AND (list_backfills.request IS NULL OR r.id = list_backfills.request)
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
+      AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'read'))
     ORDER BY r.id DESC
     LIMIT max_rows;
 END

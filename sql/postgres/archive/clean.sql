@@ -15,7 +15,7 @@ BEGIN
     PERFORM FROM retention_policies AS r WHERE r.topic_id = source_id FOR NO KEY UPDATE;
     DELETE FROM clean_readings AS r WHERE r.run = ANY (old);
     DELETE FROM clean_runs AS r WHERE r.run = ANY (old);
-    INSERT INTO clean_runs (run, topic_id, begun_by, begun_at) VALUES (token, source_id, session_user,
+    INSERT INTO clean_runs (run, topic_id, begun_by, begun_at) VALUES (token, source_id, principal(),
                                                                        clock_timestamp());
     RETURN token;
 END
@@ -176,6 +176,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     JOIN partitions AS p ON p.id = k.partition_id
     JOIN topics AS t ON t.id = p.topic_id
     WHERE (list_skips.subscription IS NULL OR s.name = list_skips.subscription)
-      AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id))
+      AND ((SELECT no_walls()) OR NOT reads_hidden(s.id))
     ORDER BY s.name, t.address, p.number, k.log_epoch
 $$;

@@ -131,7 +131,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     JOIN partitions AS p ON p.id = c.partition_id
     JOIN topics AS t ON t.id = p.topic_id
     WHERE c.target = copies_on.target AND c.state = 'verified'
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+      AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))
     ORDER BY t.known_as, p.number, e.log_epoch
 $$;
 
@@ -165,7 +165,7 @@ BEGIN
     JOIN log_epochs AS e ON e.partition_id = c.partition_id AND e.log_epoch = c.log_epoch
     JOIN partitions AS p ON p.id = c.partition_id
     JOIN topics AS t ON t.id = p.topic_id
-    WHERE c.state = 'missing' AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+    WHERE c.state = 'missing' AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))
     ORDER BY c.changed_at DESC, t.address, p.number, c.log_epoch
     LIMIT max_rows;
 END

@@ -77,7 +77,7 @@ BEGIN
         INSERT INTO erasures (
             erasure, topic_id, event_id, digest, replace_key, reason, requested_by, requested_at)
         VALUES (found_id, own.id, begin_erasure.event_id, erasure_digest(found_id, begin_erasure.key),
-                COALESCE(begin_erasure.replace_key, false), begin_erasure.reason, session_user, clock_timestamp());
+                COALESCE(begin_erasure.replace_key, false), begin_erasure.reason, principal(), clock_timestamp());
     END IF;
     RETURN found_id;
 END
@@ -222,7 +222,8 @@ BEGIN
            e.requested_at, e.finished_at, e.events, e.letters,
            (SELECT count(*) FROM reissued_seals AS r WHERE r.erasure = e.erasure)
     FROM erasures AS e JOIN topics AS t ON t.id = e.topic_id
-    WHERE t.id = COALESCE(only_id, t.id) AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
+    WHERE t.id = COALESCE(only_id, t.id)
+      AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'read'))
     ORDER BY e.requested_at DESC, e.erasure;
 END
 $$;

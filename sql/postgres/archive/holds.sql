@@ -34,7 +34,7 @@ BEGIN
     END IF;
     INSERT INTO legal_holds (topic_id, name, partition, first_sequence, last_sequence, reason, placed_by)
     VALUES (own.id, place_hold.name, place_hold.partition, lowest, place_hold.last_sequence, place_hold.reason,
-            session_user);
+            principal());
     RETURN (
         SELECT COALESCE(sum(GREATEST(
             LEAST(p.low_sequence - 1, COALESCE(place_hold.last_sequence, p.low_sequence)) - lowest + 1, 0)), 0)
@@ -54,7 +54,7 @@ BEGIN
     PERFORM commit_durably();
     PERFORM require_hold_reason(reason);
     UPDATE legal_holds AS h
-    SET released_at = clock_timestamp(), released_by = session_user, release_reason = release_hold.reason
+    SET released_at = clock_timestamp(), released_by = principal(), release_reason = release_hold.reason
     WHERE h.topic_id = own.id AND h.name = release_hold.name AND h.released_at IS NULL;
     RETURN FOUND;
 END
@@ -77,7 +77,7 @@ BEGIN
            h.released_at, h.released_by, h.release_reason
     FROM legal_holds AS h JOIN topics AS t ON t.id = h.topic_id
     WHERE t.id = COALESCE(only_id, t.id) AND (h.released_at IS NULL OR with_released)
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+      AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))
     ORDER BY t.address, h.placed_at, h.name;
 END
 $$;

@@ -62,6 +62,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         WHERE p.topic_id = t.id
     ) AS s
     LEFT JOIN LATERAL limit_hold(t.id) AS h ON s.size > r.max_bytes
-    WHERE r.max_bytes IS NOT NULL AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+    WHERE r.max_bytes IS NOT NULL AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))
     ORDER BY t.address
 $$;

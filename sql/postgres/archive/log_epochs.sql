@@ -77,7 +77,8 @@ BEGIN
     FROM (
         (SELECT t.address, e.sealed_at, e.sealed_at AS changed_at
          FROM log_epochs AS e JOIN partitions AS p ON p.id = e.partition_id JOIN topics AS t ON t.id = p.topic_id
-         WHERE e.sealed_at > changed_hours.after AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+         WHERE e.sealed_at > changed_hours.after
+           AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))
          ORDER BY e.sealed_at
          LIMIT max_changes)
         UNION ALL
@@ -86,7 +87,8 @@ BEGIN
          JOIN log_epochs AS e ON e.partition_id = c.partition_id AND e.log_epoch = c.log_epoch
          JOIN partitions AS p ON p.id = c.partition_id
          JOIN topics AS t ON t.id = p.topic_id
-         WHERE c.changed_at > changed_hours.after AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+         WHERE c.changed_at > changed_hours.after
+           AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))
          ORDER BY c.changed_at
          LIMIT max_changes)
         ORDER BY 3

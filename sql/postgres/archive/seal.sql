@@ -55,7 +55,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             SELECT e.last_sequence FROM log_epochs AS e
             WHERE e.partition_id = p.id ORDER BY e.log_epoch DESC LIMIT 1), 0) AS sealed
     ) AS s
-    WHERE s.high > s.sealed AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+    WHERE s.high > s.sealed AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))
     GROUP BY t.address
     ORDER BY t.address
 $$;

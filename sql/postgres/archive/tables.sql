@@ -137,7 +137,7 @@ CREATE TABLE retention_drops (
     lowest_position bigint,
     copies integer NOT NULL,
     policy_version integer NOT NULL,
-    dropped_by text NOT NULL DEFAULT session_user,
+    dropped_by text NOT NULL,
     dropped_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     run uuid,
     -- The limit and the size that made it go early; NULL: it went by its age.

@@ -67,7 +67,7 @@ SELECT penstock.revoke_namespace(%(namespace)s, %(login)s, %(verb)s, %(unrestric
 
 -- name: grants_of
 -- The rights that were given at or below a namespace; all rights when the namespace is ''.
-SELECT namespace, login, verb, granted_at, granted_by, topic, subscription FROM penstock.grants_of(%(namespace)s)
+SELECT namespace, login, verb, granted_at, granted_by, kind, topic, subscription FROM penstock.grants_of(%(namespace)s)
 
 -- name: install_rights
 -- Gives the roles the functions that they may call.

@@ -30,13 +30,13 @@ BEGIN
         PERFORM require_subscription(subscription);
     END IF;
     IF (owner.dead_letters_to, owner.dead_letters_by, owner.dead_letters_origin)
-        IS NOT DISTINCT FROM (target.id, CASE WHEN target.id IS NOT NULL THEN session_user::text END,
+        IS NOT DISTINCT FROM (target.id, CASE WHEN target.id IS NOT NULL THEN principal() END,
                               CASE WHEN target.id IS NOT NULL THEN set_dead_letters_to.origin END)
     THEN
         RETURN false;
     END IF;
     UPDATE subscriptions AS s
-    SET dead_letters_to = target.id, dead_letters_by = CASE WHEN target.id IS NOT NULL THEN session_user END,
+    SET dead_letters_to = target.id, dead_letters_by = CASE WHEN target.id IS NOT NULL THEN principal() END,
         dead_letters_at = CASE WHEN target.id IS NOT NULL THEN clock_timestamp() END,
         dead_letters_origin = CASE WHEN target.id IS NOT NULL THEN set_dead_letters_to.origin END
     WHERE s.id = owner.id;

@@ -14,7 +14,8 @@ CREATE OR REPLACE FUNCTION dead_letters_of(
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT d.id, t.address, p.number, d.sequence, d.history, d.event_id, d.key, d.type, d.content_type,
            octet_length(d.payload), w.state, d.attempts, d.reason, d.created_at, d.died_at,
-           CASE WHEN NOT f.restricted OR has_right(f.namespace_id, 'any') THEN f.address END, d.forwarded_as,
+           CASE WHEN NOT f.restricted AND (SELECT as_login()) OR has_right(f.namespace_id, 'any') THEN f.address END,
+           d.forwarded_as,
            CASE WHEN d.forwarded_as IS NOT NULL AND f.id IS NULL THEN 'the topic was deleted' ELSE d.not_forwarded END
     FROM dead_letters AS d
     CROSS JOIN LATERAL (
@@ -24,7 +25,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     JOIN partitions AS p ON p.id = d.partition_id
     JOIN topics AS t ON t.id = p.topic_id
     LEFT JOIN topics AS f ON f.id = d.forwarded_to
-    WHERE s.name = dead_letters_of.subscription AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
+    WHERE s.name = dead_letters_of.subscription
+      AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'consume'))
       AND (of_topic IS NULL OR t.address = of_topic)
       AND (of_key IS NULL OR d.key = of_key)
       AND (of_type IS NULL OR d.type = of_type)
@@ -82,7 +84,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
         ) AS d
     ) AS c
     WHERE (dead_letter_counts.subscription IS NULL OR s.name = dead_letter_counts.subscription)
-      AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id))
+      AND ((SELECT no_walls()) OR NOT reads_hidden(s.id))
     ORDER BY s.name
 $$;
 
@@ -115,7 +117,7 @@ BEGIN
         subscription_id, id, partition_id, sequence, history, event_id, key, type, reason, attempts, died_at,
         dropped_by)
     SELECT d.subscription_id, d.id, d.partition_id, d.sequence, d.history, d.event_id, d.key, d.type, d.reason,
-           d.attempts, d.died_at, session_user
+           d.attempts, d.died_at, principal()
     FROM dropped AS d;
     GET DIAGNOSTICS gone = ROW_COUNT;
     RETURN gone;

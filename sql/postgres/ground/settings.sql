@@ -29,10 +29,10 @@ BEGIN
     IF value IS NULL THEN
         DELETE FROM settings AS s WHERE s.name = set_setting.name;
     ELSIF value BETWEEN known.lowest AND known.highest THEN
-        INSERT INTO settings (name, value)
-        VALUES (set_setting.name, set_setting.value)
+        INSERT INTO settings (name, value, updated_by)
+        VALUES (set_setting.name, set_setting.value, principal())
         ON CONFLICT ON CONSTRAINT settings_pkey DO UPDATE
-        SET value = EXCLUDED.value, updated_at = clock_timestamp(), updated_by = session_user;
+        SET value = EXCLUDED.value, updated_at = clock_timestamp(), updated_by = EXCLUDED.updated_by;
     ELSE
         PERFORM refuse('PS006', format('%s cannot be %s', name, value),
                        format('Use %s to %s.', known.lowest, known.highest));

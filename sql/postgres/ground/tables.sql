@@ -4,5 +4,5 @@ CREATE TABLE settings (
     name text PRIMARY KEY,
     value double precision NOT NULL,
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    updated_by text NOT NULL DEFAULT session_user
+    updated_by text NOT NULL
 );

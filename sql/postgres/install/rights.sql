@@ -8,6 +8,18 @@ CREATE OR REPLACE FUNCTION function_roles() RETURNS TABLE (function text, roles 
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT f.name, array_agg(g.role ORDER BY g.role)
     FROM (VALUES
+        ('accounts', 'create_account delete_account list_accounts grant_account revoke_account audit_of create_key
+            revoke_key keys_of list_namespaces namespace_exists current_history applied_migrations'),
+        ('gateway', 'act_as check_gateway find_key note_uses publish publish_text publish_json publish_batch
+            publish_columns topic_lookup wake_sequencer create_namespace create_topic ensure_topic rename_topic
+            delete_topic describe_topic list_topics list_namespaces namespace_exists subscribe
+            configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
+            held_leases position seek subscription_lag fetch fetch_plan lsn_of sequence_of high_watermarks
+            position_at locate_time history_starts_of dead_letters_of dead_letter_of redrive set_dead_letters_to
+            move_letters receive acknowledge extend release_claims reject peek purge queue_statistics queue_pointers
+            describe_queue configure_queue list_subscriptions describe_subscription subscription_statistics
+            subscription_consumers dead_letter_counts pause_subscription resume_subscription current_history
+            applied_migrations setting'),
         ('publisher', 'publish publish_text publish_json publish_batch publish_columns prepare_bulk publish_bulk
             topic_lookup stage_events claim_rows claim_write publish_staged publish_relayed relayed_to
             discard_staged wake_sequencer
@@ -44,7 +56,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             subscription_statistics dead_letter_counts list_skips list_removals list_backfills backfill_ranges
             rehydrated_of list_erasures reissued_of erased_of target_speeds
             relay_status'),
-        ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
+        ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of record_gateway
+            forget_gateway ensure_slices
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices close_slice
             slice_detaching slice_dropped merge_chunks swap_merged_slice current_history applied_migrations'),
         ('operator', 'publish publish_text publish_json publish_batch publish_columns prepare_bulk publish_bulk
@@ -87,16 +100,18 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of
             note_target_speed target_speeds receive acknowledge extend release_claims reject peek queue_statistics
             queue_pointers describe_queue configure_queue purge set_dead_letters_to move_letters copies_of_erasure
-            forget_letter_copies set_schema schemas_of delete_schema')
+            forget_letter_copies set_schema schemas_of delete_schema
+            create_account delete_account list_accounts grant_account revoke_account audit_of create_key revoke_key
+            keys_of record_gateway forget_gateway')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name
 $$;
 
 -- name: install_rights
--- Gives the roles installer, publisher, consumer, operator and reader (with the schema's name before them) the
--- functions that they may call, and nothing else. A user who may create roles has to create them first, without
--- LOGIN; raises PS006 when one is missing.
+-- Gives the roles accounts, consumer, gateway, installer, operator, publisher and reader (with the schema's name
+-- before them) the functions that they may call, and nothing else. A user who may create roles has to create them
+-- first, without LOGIN; raises PS006 when one is missing.
 CREATE OR REPLACE FUNCTION install_rights() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -106,7 +121,7 @@ BEGIN
     FOR wanted IN
         SELECT k.kind, format('%s_%s', current_schema(), k.kind) AS name, r.rolname IS NOT NULL AS present,
                r.rolcanlogin OR r.rolsuper OR r.rolcreaterole OR r.rolbypassrls AS strong
-        FROM unnest('{consumer,installer,operator,publisher,reader}'::text[]) AS k (kind)
+        FROM unnest('{accounts,consumer,gateway,installer,operator,publisher,reader}'::text[]) AS k (kind)
         LEFT JOIN pg_roles AS r ON r.rolname = current_schema() || '_' || k.kind
         ORDER BY k.kind
     LOOP

@@ -23,7 +23,7 @@ $rights$;
 -- Gives rights on new functions to the roles that were installed before. This needs no right to create roles. A role
 -- with such a name that was never installed in this database gets nothing.
 SELECT grant_functions(k.kind)
-FROM unnest('{consumer,installer,operator,publisher,reader}'::text[]) AS k (kind)
+FROM unnest('{accounts,consumer,gateway,installer,operator,publisher,reader}'::text[]) AS k (kind)
 JOIN pg_roles AS r ON r.rolname = current_schema() || '_' || k.kind
 JOIN pg_namespace AS n ON n.nspname = current_schema()
 JOIN LATERAL aclexplode(n.nspacl) AS a ON a.grantee = r.oid AND a.privilege_type = 'USAGE';

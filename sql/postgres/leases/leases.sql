@@ -17,7 +17,7 @@ BEGIN
     -- most belong to one.
     WHERE l.subscription_id = (SELECT s.id FROM subscriptions AS s WHERE s.name = held_leases.subscription)
       AND l.holder = held_leases.consumer
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
+      AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'consume'))
     ORDER BY p.id;
 END
 $$;

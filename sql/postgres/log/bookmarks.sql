@@ -21,7 +21,7 @@ BEGIN
     WITH placed AS (
         INSERT INTO bookmarks AS b (topic_id, name, partition_id, position, history, placed_at, placed_by)
         SELECT own.id, place_bookmark.name, p.id, start_position(p.id, p.low_sequence, start), current_history(),
-               clock_timestamp(), session_user
+               clock_timestamp(), principal()
         FROM partitions AS p
         WHERE p.topic_id = own.id
         RETURNING b.partition_id, b.position, b.history
@@ -62,7 +62,8 @@ BEGIN
            b.lost_in IS NOT NULL OR b.history > current_history() OR b.position > high_watermark(p.id),
            b.placed_at, b.placed_by
     FROM bookmarks AS b JOIN topics AS t ON t.id = b.topic_id JOIN partitions AS p ON p.id = b.partition_id
-    WHERE t.id = COALESCE(only_id, t.id) AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+    WHERE t.id = COALESCE(only_id, t.id)
+      AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))
     ORDER BY t.address, b.placed_at, b.name, p.number;
 END
 $$;

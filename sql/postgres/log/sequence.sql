@@ -109,7 +109,7 @@ BEGIN
         RETURN;
     END IF;
     WITH seen AS MATERIALIZED (
-        SELECT t.id FROM topics AS t WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
+        SELECT t.id FROM topics AS t WHERE NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any')
     ), waiting AS MATERIALIZED (
         SELECT w.id
         FROM waiting_events(9223372036854775807) AS w

@@ -20,7 +20,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
                  AND a.pid <> pg_backend_pid()), 0) END,
            (SELECT r.ready FROM slices_ready() AS r WHERE r.parent = 'events' AND l.whole),
            rejected_commits(), current_history(),
-           (SELECT count(*) FROM topics AS t WHERE l.whole OR NOT t.restricted OR has_right(t.namespace_id, 'any')),
+           (SELECT count(*) FROM topics AS t
+            WHERE l.whole OR NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any')),
            (SELECT count(*) FROM subscriptions AS s WHERE l.whole OR NOT reads_hidden(s.id))
     FROM unsequenced() AS u, (SELECT sees_all() AS whole OFFSET 0) AS l
 $$;

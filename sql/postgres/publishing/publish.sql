@@ -37,7 +37,10 @@ BEGIN
                publish.event_id, publish.key, COALESCE(publish.type, ''),
                COALESCE(publish.content_type, 'application/octet-stream'), publish.headers, publish.payload
         FROM topics AS t
-        WHERE t.address = publish.topic AND t.strategy = 'crc32' AND NOT t.restricted
+        WHERE t.address = publish.topic AND t.strategy = 'crc32' AND (
+              NOT t.restricted AND COALESCE(current_setting('penstock.acting', true), '') = ''
+              AND NOT EXISTS (SELECT FROM installed_gateways AS g WHERE g.login = session_user)
+              OR has_right(t.namespace_id, 'publish'))
           AND t.max_unsequenced_events IS NULL AND t.max_unsequenced_bytes IS NULL
           AND octet_length(publish.payload) <= t.max_payload_bytes
           AND (publish.partition IS NULL OR publish.partition >= 0 AND publish.partition < t.partitions)

@@ -25,8 +25,9 @@ BEGIN
         PERFORM refuse('PS006', format('version %s of the schema is in force, and %s was compared', newest,
                                        after_version), 'Somebody has set another one: compare again.');
     END IF;
-    INSERT INTO topic_schemas (topic_id, type, version, kind, definition, compatibility)
-    VALUES (own.id, set_schema.type, newest + 1, set_schema.kind, set_schema.definition, set_schema.compatibility);
+    INSERT INTO topic_schemas (topic_id, type, version, kind, definition, compatibility, set_by)
+    VALUES (own.id, set_schema.type, newest + 1, set_schema.kind, set_schema.definition, set_schema.compatibility,
+            principal());
     RETURN newest + 1;
 END
 $$;

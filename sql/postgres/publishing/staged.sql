@@ -15,7 +15,7 @@ BEGIN
     END IF;
     INSERT INTO staged_writes (
         stage, chunk, login, topics, payloads, keys, types, content_types, headers, event_ids, partitions, not_befores)
-    VALUES (stage, chunk, session_user, topics, payloads, keys, types, content_types, stage_events.headers, event_ids,
+    VALUES (stage, chunk, principal(), topics, payloads, keys, types, content_types, stage_events.headers, event_ids,
             stage_events.partitions, not_befores);
 END
 $$;
@@ -45,19 +45,19 @@ BEGIN
     END IF;
     SELECT max(c.version) INTO newest
     FROM claimed_writes AS c
-    WHERE c.login = session_user AND c.writer = claim_rows.writer;
+    WHERE c.login = principal() AND c.writer = claim_rows.writer;
     IF version <= newest - known THEN
         PERFORM refuse('PS026', format('version %s of writer "%s" is too old: it is at version %s', version, writer,
                                        newest),
                        'Write under another name, or with a higher version.');
     END IF;
     INSERT INTO claimed_writes (login, writer, version, events, digest)
-    VALUES (session_user, writer, version, events, digest)
+    VALUES (principal(), writer, version, events, digest)
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         SELECT c.events INTO before
         FROM claimed_writes AS c
-        WHERE c.login = session_user AND c.writer = claim_rows.writer AND c.version = claim_rows.version
+        WHERE c.login = principal() AND c.writer = claim_rows.writer AND c.version = claim_rows.version
             AND (c.events, c.digest) <> (claim_rows.events, claim_rows.digest);
         IF FOUND THEN
             PERFORM refuse('PS028',
@@ -68,7 +68,7 @@ BEGIN
         RETURN false;
     END IF;
     DELETE FROM claimed_writes AS c
-    WHERE c.login = session_user AND c.writer = claim_rows.writer AND c.version <= claim_rows.version - known;
+    WHERE c.login = principal() AND c.writer = claim_rows.writer AND c.version <= claim_rows.version - known;
     RETURN true;
 END
 $$;
@@ -97,7 +97,7 @@ BEGIN
         SELECT p.published
         FROM (
             SELECT s.* FROM staged_writes AS s
-            WHERE s.stage = publish_staged.stage AND s.login = session_user
+            WHERE s.stage = publish_staged.stage AND s.login = principal()
             ORDER BY s.chunk
             OFFSET 0
         ) AS s
@@ -110,7 +110,7 @@ BEGIN
         PERFORM refuse('PS026', format('of %s staged events %s are there', events, total),
                        'They were removed as orphans, or the server has crashed. Write again.');
     END IF;
-    DELETE FROM staged_writes AS s WHERE s.stage = publish_staged.stage AND s.login = session_user;
+    DELETE FROM staged_writes AS s WHERE s.stage = publish_staged.stage AND s.login = principal();
     RETURN total;
 END
 $$;
@@ -122,7 +122,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     removed bigint;
 BEGIN
-    DELETE FROM staged_writes AS s WHERE s.stage = ANY (stages) AND s.login = session_user;
+    DELETE FROM staged_writes AS s WHERE s.stage = ANY (stages) AND s.login = principal();
     GET DIAGNOSTICS removed = ROW_COUNT;
     RETURN removed;
 END

@@ -118,6 +118,6 @@ CREATE TABLE topic_schemas (
     definition text NOT NULL,
     compatibility text NOT NULL CHECK (compatibility IN ('none', 'backward', 'forward', 'full')),
     set_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    set_by text NOT NULL DEFAULT session_user,
+    set_by text NOT NULL,
     PRIMARY KEY (topic_id, type, version)
 );

@@ -31,8 +31,8 @@ BEGIN
         CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS position) AS stands
         WHERE l.subscription_id = queue.subscription_id AND high_watermark(l.partition_id) > stands.position
     ), recorded AS (
-        INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence)
-        SELECT queue.subscription_id, e.partition_id, e.position + 1, e.watermark FROM ended AS e
+        INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence, purged_by)
+        SELECT queue.subscription_id, e.partition_id, e.position + 1, e.watermark, principal() FROM ended AS e
     )
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
     SELECT queue.subscription_id, e.partition_id, e.watermark, e.lease_epoch, 'queue', e.watermark

@@ -33,7 +33,7 @@ BEGIN
     ) AS t
     WHERE s.name = receive.subscription AND s.paused_at IS NULL
       AND current_setting('transaction_isolation') = 'read committed'
-      AND (NOT EXISTS (SELECT FROM namespace_grants) OR may_use(s.id, 'receive'))
+      AND ((SELECT no_walls()) OR may_use(s.id, 'receive'))
       AND COALESCE(receive.visibility_seconds, q.visibility_seconds) BETWEEN 0 AND 43200
       AND t.range_size = receive.max_events
       AND t.rest_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '5 seconds';

@@ -119,7 +119,7 @@ CREATE TABLE queue_purges (
     first_sequence bigint NOT NULL,
     last_sequence bigint NOT NULL,
     purged_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    purged_by text NOT NULL DEFAULT session_user,
+    purged_by text NOT NULL,
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY
 );
 

@@ -9,7 +9,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM require_origin(origin);
-    INSERT INTO relay_files (origin) VALUES (claim_relays.origin)
+    INSERT INTO relay_files (origin, claimed_by) VALUES (claim_relays.origin, principal())
     ON CONFLICT ON CONSTRAINT relay_files_pkey DO UPDATE
     SET origin = EXCLUDED.origin, claimed_at = EXCLUDED.claimed_at, claimed_by = EXCLUDED.claimed_by;
 END

@@ -60,8 +60,8 @@ BEGIN
         ) AS n
         WHERE n.at > clock_timestamp() - interval '1 minute' AND n.reason IN ('commit', 'carried', 'start')
     ) AS speed
-    WHERE s.name = relay_status.subscription AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_unseen(s.id))
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
+    WHERE s.name = relay_status.subscription AND ((SELECT no_walls()) OR NOT reads_unseen(s.id))
+      AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'read'))
     ORDER BY t.address, p.number;
 END
 $$;

@@ -48,7 +48,7 @@ CREATE TABLE relay_files (
     singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
     origin text NOT NULL,
     claimed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    claimed_by text NOT NULL DEFAULT session_user
+    claimed_by text NOT NULL
 );
 
 -- name: relay_arrivals

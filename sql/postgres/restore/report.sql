@@ -37,7 +37,7 @@ BEGIN
         JOIN topics AS t ON t.id = p.topic_id
         ORDER BY p.id
     LOOP
-        may_operate := NOT given.restricted OR has_right(given.namespace_id, 'operate');
+        may_operate := NOT given.restricted AND (SELECT as_login()) OR has_right(given.namespace_id, 'operate');
         CONTINUE WHEN NOT may_operate AND NOT given.is_read;
         partition_id := given.id;
         high_watermark := high_watermark(given.id);
@@ -81,6 +81,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ) AS beyond
     JOIN partitions AS p ON p.id = beyond.partition_id
     JOIN topics AS t ON t.id = p.topic_id
-    WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
+    WHERE NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any')
     ORDER BY t.address, p.number, beyond.source
 $$;

@@ -17,10 +17,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
            s.heartbeat_seconds, s.lease_seconds, s.release_seconds, s.max_consumers, s.created_at, s.paused_at,
            s.paused_by, s.paused_reason, (
                SELECT t.address FROM topics AS t
-               WHERE t.id = s.dead_letters_to AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))),
+               WHERE t.id = s.dead_letters_to AND (
+                   NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))),
            s.dead_letters_origin, forwarding_problem(s)
     FROM subscriptions AS s
-    WHERE NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id)
+    WHERE (SELECT no_walls()) OR NOT reads_hidden(s.id)
     ORDER BY s.name
 $$;
 
@@ -54,7 +55,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     FROM (
         SELECT i.* FROM subscriptions AS i
         WHERE (subscription_lag.subscription IS NULL OR i.name = subscription_lag.subscription)
-          AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_unseen(i.id))
+          AND ((SELECT no_walls()) OR NOT reads_unseen(i.id))
         OFFSET 0
     ) AS s
     JOIN leases AS l ON l.subscription_id = s.id
@@ -63,7 +64,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     CROSS JOIN LATERAL (
         SELECT current_position(s.id, p.id) AS position, high_watermark(p.id) AS watermark
     ) AS at
-    WHERE NOT t.restricted OR has_right(t.namespace_id, 'read')
+    WHERE NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'read')
     ORDER BY s.name, t.address, p.number
 $$;
 
@@ -90,7 +91,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ) AS h ON h.subscription_id = s.id AND h.holder = c.id
     LEFT JOIN consumer_errors AS e ON e.subscription_id = s.id AND e.consumer = c.id
     WHERE (subscription_consumers.subscription IS NULL OR s.name = subscription_consumers.subscription)
-      AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id))
+      AND ((SELECT no_walls()) OR NOT reads_hidden(s.id))
     ORDER BY s.name, c.id
 $$;
 
@@ -123,7 +124,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     FROM (
         SELECT i.* FROM subscriptions AS i
         WHERE (leased_cursors.subscription IS NULL OR i.name = leased_cursors.subscription)
-          AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_unseen(i.id))
+          AND ((SELECT no_walls()) OR NOT reads_unseen(i.id))
         OFFSET 0
     ) AS s
     JOIN leases AS l ON l.subscription_id = s.id AND l.state <> 'AVAILABLE'
@@ -133,7 +134,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     CROSS JOIN LATERAL (
         SELECT current_position(s.id, p.id) AS position, high_watermark(p.id) AS watermark
     ) AS at
-    WHERE NOT t.restricted OR has_right(t.namespace_id, 'read')
+    WHERE NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'read')
     ORDER BY s.name, t.address, p.number
 $$;
 
@@ -173,6 +174,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
           AND taken.at > clock_timestamp() - interval '1 hour'
     ) AS changes
     WHERE (subscription_statistics.subscription IS NULL OR s.name = subscription_statistics.subscription)
-      AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id))
+      AND ((SELECT no_walls()) OR NOT reads_hidden(s.id))
     ORDER BY s.name
 $$;

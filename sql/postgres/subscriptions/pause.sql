@@ -13,12 +13,12 @@ BEGIN
         PERFORM refuse('PS006', 'the reason of a pause is NULL or has more than 1,000 characters', 'Use 0 to 1,000.');
     END IF;
     UPDATE subscriptions AS s
-    SET paused_at = clock_timestamp(), paused_by = session_user, paused_reason = pause_subscription.reason
+    SET paused_at = clock_timestamp(), paused_by = principal(), paused_reason = pause_subscription.reason
     WHERE s.id = owner_id AND s.paused_at IS NULL;
     IF FOUND THEN
         RETURN true;
     END IF;
-    UPDATE subscriptions AS s SET paused_by = session_user, paused_reason = pause_subscription.reason
+    UPDATE subscriptions AS s SET paused_by = principal(), paused_reason = pause_subscription.reason
     WHERE s.id = owner_id AND s.paused_at IS NOT NULL AND pause_subscription.reason <> '';
     RETURN false;
 END

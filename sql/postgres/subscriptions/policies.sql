@@ -72,7 +72,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     WHERE p.settings <> '{}' AND CASE p.scope
         WHEN 'namespace' THEN has_right(p.scope_id, 'any')
         WHEN 'topic'
-            THEN (SELECT NOT t.restricted OR has_right(t.namespace_id, 'any') FROM topics AS t WHERE t.id = p.scope_id)
+            THEN (SELECT NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any')
+                  FROM topics AS t WHERE t.id = p.scope_id)
         WHEN 'subscription' THEN NOT reads_hidden(p.scope_id)
         ELSE true
     END

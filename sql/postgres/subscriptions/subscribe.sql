@@ -21,6 +21,10 @@ BEGIN
     -- Locked before the subscription, as in every call that locks both.
     PERFORM lock_topic(t.address, 'consume')
     FROM (SELECT DISTINCT g COLLATE "C" AS address FROM unnest(subscribe.topics) AS g ORDER BY 1) AS t;
+    IF NOT may_name(subscription) THEN
+        PERFORM refuse('PS007', format('the subscription "%s" is or would be another''s', subscription),
+                       'Choose a name below a namespace of yours.');
+    END IF;
     LOOP
         INSERT INTO subscriptions (name) VALUES (subscription) ON CONFLICT (name) DO NOTHING;
         SELECT s.id INTO owner_id FROM subscriptions AS s WHERE s.name = subscription FOR NO KEY UPDATE;

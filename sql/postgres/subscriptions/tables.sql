@@ -99,7 +99,7 @@ CREATE TABLE policies (
     -- Who has set it: 'hand', or 'file ' and the name of the file that owns it. The functions check it.
     origin text COLLATE "C" NOT NULL,
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    updated_by text NOT NULL DEFAULT session_user,
+    updated_by text NOT NULL,
     PRIMARY KEY (scope, scope_id, kind)
 );
 

@@ -12,6 +12,7 @@ BEGIN
     IF parent_of(path) <> '' THEN
         parent := (require_namespace(parent_of(path), 'operate')).id;
     END IF;
+    PERFORM require_parent(parent);
     INSERT INTO namespaces (parent_id, name, path)
     VALUES (parent, name_of(create_namespace.path), create_namespace.path)
     ON CONFLICT DO NOTHING
@@ -37,6 +38,7 @@ BEGIN
     PERFORM require_name(new_name, 'namespace');
     PERFORM lock_names('rename_namespace()', true);
     own := require_namespace(path, 'operate');
+    PERFORM require_parent(own.parent_id);
     new_path := left(own.path, -char_length(own.name)) || new_name;
     IF new_path <> own.path THEN
         PERFORM place_namespace(own, own.parent_id, new_name, new_path);
@@ -65,6 +67,9 @@ BEGIN
     IF new_parent <> '' THEN
         parent := require_namespace(new_parent, 'operate');
     END IF;
+    PERFORM require_parent(own.parent_id);
+    PERFORM require_parent(COALESCE(parent.id, 0));
+    PERFORM refuse_of_account(own.id) WHERE new_parent <> '';
     IF new_parent = path OR starts_with(new_parent, path || '/') THEN
         PERFORM refuse('PS035', format('the namespace "%s" cannot be moved under itself', left(path, 200)),
                        'Choose a parent outside of it.');
@@ -86,6 +91,7 @@ $$;
 CREATE OR REPLACE FUNCTION delete_namespace(path text, with_topics boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
+    own namespaces%ROWTYPE;
     subtree bigint[];
     doomed bigint[];
     an_address text;
@@ -93,7 +99,10 @@ BEGIN
     PERFORM commit_durably();
     PERFORM require_path(path, 'namespace', 3998);
     PERFORM lock_names('delete_namespace()', true);
-    subtree := namespaces_below((require_namespace(path, 'operate')).id);
+    own := require_namespace(path, 'operate');
+    PERFORM require_parent(own.parent_id);
+    PERFORM refuse_of_account(own.id);
+    subtree := namespaces_below(own.id);
     SELECT array_agg(l.id), min(l.address) INTO doomed, an_address
     FROM (
         SELECT t.id, t.address
@@ -123,7 +132,7 @@ RETURNS TABLE (path text, created_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT n.path, n.created_at
     FROM namespaces AS n
-    WHERE NOT EXISTS (SELECT FROM namespace_grants) OR has_right(n.id, 'any')
+    WHERE (SELECT no_walls()) OR has_right(n.id, 'any')
     ORDER BY n.path
 $$;
 

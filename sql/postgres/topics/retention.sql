@@ -37,13 +37,14 @@ BEGIN
         PERFORM refuse('PS006', format('%s copies cannot lie on %s targets', copies, cardinality(targets)),
                        'Name more targets, or ask for fewer copies: nothing could ever be removed.');
     END IF;
-    INSERT INTO retention_policies AS r (topic_id, minimum_age_seconds, copies, version, origin, targets, max_bytes)
-    VALUES (owner_id, set_retention.minimum_age_seconds, set_retention.copies, 1, set_retention.origin,
+    INSERT INTO retention_policies AS r (
+        topic_id, minimum_age_seconds, copies, version, updated_by, origin, targets, max_bytes)
+    VALUES (owner_id, set_retention.minimum_age_seconds, set_retention.copies, 1, principal(), set_retention.origin,
             set_retention.targets, set_retention.max_bytes)
     ON CONFLICT (topic_id) DO UPDATE
     SET minimum_age_seconds = EXCLUDED.minimum_age_seconds, copies = EXCLUDED.copies, version = r.version + 1,
         origin = EXCLUDED.origin, targets = EXCLUDED.targets, max_bytes = EXCLUDED.max_bytes,
-        updated_at = clock_timestamp(), updated_by = session_user
+        updated_at = clock_timestamp(), updated_by = EXCLUDED.updated_by
     WHERE (r.minimum_age_seconds, r.copies, r.targets, r.max_bytes)
         IS DISTINCT FROM (EXCLUDED.minimum_age_seconds, EXCLUDED.copies, EXCLUDED.targets, EXCLUDED.max_bytes)
         OR is_taken_over(r.origin, EXCLUDED.origin);
@@ -62,6 +63,6 @@ RETURNS TABLE (
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT t.address, r.minimum_age_seconds, r.copies, r.version, r.updated_at, r.origin, r.targets, r.max_bytes
     FROM retention_policies AS r JOIN topics AS t ON t.id = r.topic_id
-    WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
+    WHERE NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any')
     ORDER BY t.address
 $$;

@@ -68,7 +68,7 @@ CREATE TABLE deleted_topics (
     topic_id bigint PRIMARY KEY,
     address text NOT NULL,
     deleted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    deleted_by text NOT NULL DEFAULT session_user,
+    deleted_by text NOT NULL,
     discarded bigint NOT NULL DEFAULT 0
 );
 
@@ -76,14 +76,17 @@ CREATE TABLE deleted_topics (
 -- Who may do what in a namespace and below it. A namespace is restricted as soon as one row names it or one above it.
 CREATE TABLE namespace_grants (
     namespace_id bigint NOT NULL,
-    -- The name of a role, which need not be there any more: then the row still keeps the others out.
+    -- The name of a role, or the id of an account. Neither need be there any more: then the row still keeps the others
+    -- out.
     login text COLLATE "C" NOT NULL,
     -- consume includes receive, acknowledge and peek, which can also be given one by one.
     verb text NOT NULL
         CHECK (verb IN ('publish', 'consume', 'operate', 'read', 'receive', 'acknowledge', 'peek')),
     granted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    granted_by text NOT NULL DEFAULT session_user,
-    PRIMARY KEY (namespace_id, login, verb)
+    granted_by text NOT NULL,
+    -- An account is no login: a role that has the name of an account's id has none of its rights.
+    kind text NOT NULL CHECK (kind IN ('role', 'account')),
+    PRIMARY KEY (namespace_id, kind, login, verb)
 );
 
 -- name: retention_policies
@@ -95,7 +98,7 @@ CREATE TABLE retention_policies (
     copies integer NOT NULL CHECK (copies >= 0),
     version integer NOT NULL,
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    updated_by text NOT NULL DEFAULT session_user,
+    updated_by text NOT NULL,
     -- Who has set it: 'hand', or 'file ' and the name of the file that owns it.
     origin text COLLATE "C" NOT NULL DEFAULT 'hand',
     -- On which targets copies count.

@@ -159,7 +159,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT t.address, t.partitions, t.created_at, t.strategy
     FROM topics AS t
     WHERE (list_topics.namespace = '' OR starts_with(t.address, list_topics.namespace || '/'))
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+      AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))
     ORDER BY t.address
 $$;
 
@@ -182,7 +182,7 @@ BEGIN
            t.restricted, (
                SELECT count(*) FROM subscription_topics AS s
                WHERE s.topic_id = t.id
-                 AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.subscription_id))),
+                 AND ((SELECT no_walls()) OR NOT reads_hidden(s.subscription_id))),
            t.created_at, t.id, t.known_as
     FROM topics AS t
     WHERE t.id = own_id;
@@ -199,6 +199,7 @@ BEGIN
     RETURN QUERY
     SELECT t.id, t.partitions, t.max_payload_bytes, current_history(), t.strategy
     FROM topics AS t
-    WHERE t.address = topic_lookup.topic AND (NOT t.restricted OR has_right(t.namespace_id, 'publish'));
+    WHERE t.address = topic_lookup.topic
+      AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'publish'));
 END
 $$;

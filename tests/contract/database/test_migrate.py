@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -207,7 +208,7 @@ def test_the_printed_sql_is_always_the_same_text(db: ContractDatabase) -> None:
     assert migrate.print_sql(dialect=dialect, since=newest) in whole or len(
         migrate.print_sql(dialect=dialect, since=newest)
     ) < len(whole)
-    assert "secret" not in whole
+    assert "secret" not in re.sub(r"--[^\n]*", "", whole)
 
 
 def test_the_printed_sql_makes_the_schema(mysql_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:

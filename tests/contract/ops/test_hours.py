@@ -25,8 +25,8 @@ from tests.kit.stream import STREAM, filled
 
 #: Changes after the first page would never be seen.
 ALL_AT_ONCE: Guard = {
-    "postgres": ("changed_hours", "WHERE c.changed_at > changed_hours.after AND", "WHERE true AND"),
-    "mysql": ("changed_hours", "WHERE c.changed_at > after AND", "WHERE TRUE AND"),
+    "postgres": ("changed_hours", "WHERE c.changed_at > changed_hours.after", "WHERE true"),
+    "mysql": ("changed_hours", "WHERE c.changed_at > after", "WHERE TRUE"),
 }
 
 

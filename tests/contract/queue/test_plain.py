@@ -155,7 +155,7 @@ _ARRAYS = (
     " = (1, 1, 1)"
 )
 _ISOLATION = "AND current_setting('transaction_isolation') = 'read committed'"
-_RIGHT = "AND (NOT EXISTS (SELECT FROM namespace_grants) OR may_use(s.id, '{}'))"
+_RIGHT = "AND ((SELECT no_walls()) OR may_use(s.id, '{}'))"
 _TIMES = "AND COALESCE(receive.visibility_seconds, q.visibility_seconds) BETWEEN 0 AND 43200"
 #: Guards of the plain calls on PostgreSQL: function and text.
 MUTANTS = {

@@ -44,12 +44,12 @@ MARKED: Guard = {
 }
 #: Whoever has named the topic is asked no more.
 RIGHTS: Guard = {
-    "postgres": ("may_forward", "login_may(may_forward.login, target, 'publish')", "true"),
-    "mysql": ("may_forward", "login_may(login, target_id, 'publish')", "TRUE"),
+    "postgres": ("may_forward", "principal_may(may_forward.who, target, 'publish')", "true"),
+    "mysql": ("may_forward", "principal_may(who, target_id, 'publish')", "TRUE"),
 }
 #: As RIGHTS, of the topic of the event.
 CONSUMED: Guard = {
-    "postgres": ("forward_problem", "NOT login_may(", "false AND NOT login_may("),
+    "postgres": ("forward_problem", "NOT principal_may(", "false AND NOT principal_may("),
     "mysql": ("forward_problem", "WHEN NOT may_consume", "WHEN FALSE"),
 }
 WALLS: Guard = {

@@ -66,6 +66,8 @@ LEFT_TO_THE_CALLER = {
     "slice_dropped": "the next clean finds the table gone",
     "merge_chunks": "a table that the next clean fills anew",
     "release_rehydrated": "released again by the next call",
+    "act_as": "only a local setting",
+    "note_uses": "only counts",
     "announce": "a notice, which is no part of the log",
     "wake_sequencer": "as announce",
     "count_log_epochs": "counted again by the next clean",

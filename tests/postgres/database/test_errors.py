@@ -51,6 +51,8 @@ EXPECTED = {
     "PS042": "WrongMode",
     "PS043": "MalformedReceipt",
     "PS044": "StaleReceipt",
+    "PS050": "AccountNotFound",
+    "PS051": "ActsForNobody",
 }
 
 

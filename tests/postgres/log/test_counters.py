@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from ops.retention.clean import drop_slices
-from penstock import database, log
+from penstock import accounts, database, log
 from penstock.errors import LogBehind
 from penstock.log.histories import histories, reconcile
 from penstock.subscriptions import queue, stream
@@ -31,6 +31,7 @@ _COUNTERS = "SELECT counter::text, source::text, source_column, is_indexed FROM 
 def _used(connection: Connection) -> Membership:
     """A log whose counters have all been used: each has its row, or had one."""
     topic(connection)
+    accounts.create_account(connection, "shop")
     topic(connection, name="tests/gone")
     names.delete_topic(connection, "tests/gone")
     stream.subscribe(connection, "gone", [TOPIC])
@@ -54,7 +55,7 @@ def _used(connection: Connection) -> Membership:
     queue.reject(connection, "jobs", [held[0].receipt], delay_seconds=1000)
     connection.execute(
         "INSERT INTO penstock.retention_drops (partition_id, log_epoch, first_sequence,"
-        " last_sequence, copies, policy_version) VALUES (0, 1, 1, 1, 1, 1)"
+        " last_sequence, copies, policy_version, dropped_by) VALUES (0, 1, 1, 1, 1, 1, 'x')"
     )
     connection.execute(
         "SELECT penstock.request_backfill(%s, 'relay', 'jsonl:/nowhere', partition => 0,"

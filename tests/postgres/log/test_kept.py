@@ -99,7 +99,9 @@ def test_a_slice_of_which_more_is_needed_stays(connection: Connection, database_
     """Guard: kept_share; the setting moves it."""
     _busy_and_slow(connection, 60)
     assert drop_slices(database_url) == []
-    connection.execute("INSERT INTO penstock.settings (name, value) VALUES ('kept_share', 0.1)")
+    connection.execute(
+        "INSERT INTO penstock.settings (name, value, updated_by) VALUES ('kept_share', 0.1, 'x')"
+    )
     (done,) = drop_slices(database_url)
     assert done.slice == "events_1"
     assert len(_slow(connection)) == 61
@@ -235,7 +237,8 @@ def test_one_stalled_subscription_costs_next_to_no_disk(
         with psycopg.connect(url, autocommit=True) as connection:
             if mutant:
                 connection.execute(
-                    "INSERT INTO penstock.settings (name, value) VALUES ('kept_share', 0)"
+                    "INSERT INTO penstock.settings (name, value, updated_by)"
+                    " VALUES ('kept_share', 0, 'x')"
                 )
             used.append(_run_of_topics(connection, url, topics, size, stalled=stalled))
         postgres_server.drop(name)

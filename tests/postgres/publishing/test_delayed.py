@@ -161,8 +161,8 @@ def test_events_of_a_deleted_topic_are_counted_and_go_nowhere(connection: Connec
     _put_later(connection, "later", 10)
     put(connection, "kept", name="tests/other")
     connection.execute(
-        "INSERT INTO penstock.deleted_topics (topic_id, address)"
-        " SELECT t.id, t.address FROM penstock.topics AS t WHERE t.address = %s",
+        "INSERT INTO penstock.deleted_topics (topic_id, address, deleted_by)"
+        " SELECT t.id, t.address, 'x' FROM penstock.topics AS t WHERE t.address = %s",
         (TOPIC,),
     )
     assert drain(connection) == 1

@@ -274,7 +274,7 @@ def test_the_roles_carry_the_name_of_the_schema(
         tenants_of(own, empty_database_url) as others,
     ):
         others.install()
-        assert rights.roles(own)[0].name == "outbox_consumer"
+        assert rights.roles(own)[1].name == "outbox_consumer"
         assert 'CREATE ROLE "outbox_reader" NOLOGIN;' in rights.print_sql()
         with others.as_login(others.login("operator")) as operator:
             penstock.create_topic(operator, TOPIC, create_namespaces=True)

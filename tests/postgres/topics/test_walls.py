@@ -98,7 +98,7 @@ def test_the_session_counts_not_the_role_that_it_has_set(
 def test_an_open_topic_asks_for_no_right(tenants: Tenants, us: str, they: str) -> None:
     """Guard: restricted stands before has_right; a topic without rights must not pay for them."""
     without_guard(
-        tenants.owner, "has_right", "RETURN count(*) = 0 OR", "RETURN 1 / count(*) / 0 = 0 OR"
+        tenants.owner, "login_has_right", "RETURN count(*) = 0 OR", "RETURN 1 / count(*) / 0 = 0 OR"
     )
     with tenants.as_login(us) as own:
         penstock.publish(own, OPEN, b"x")

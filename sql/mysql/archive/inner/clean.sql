@@ -119,7 +119,7 @@ BEGIN
     SET begun = NULL;
     SELECT r.begun_at, r.damaged INTO begun, damaged
     FROM clean_runs AS r
-    WHERE r.run = token AND r.topic_id = source_id AND r.begun_by = user_part(USER()) AND r.ended_at IS NULL
+    WHERE r.run = token AND r.topic_id = source_id AND r.begun_by = principal() AND r.ended_at IS NULL
       AND r.begun_at >= UTC_TIMESTAMP(6) - INTERVAL 6 HOUR
     FOR UPDATE;
     IF begun IS NULL THEN
@@ -273,7 +273,7 @@ BEGIN
         INSERT INTO retention_drops (
             partition_id, log_epoch, first_sequence, last_sequence, lowest_position, copies, policy_version, dropped_by,
             run, limit_bytes, size_bytes)
-        VALUES (part_id, epoch, first, last, lowest, copies, policy_version, USER(), token,
+        VALUES (part_id, epoch, first, last, lowest, copies, policy_version, principal(), token,
                 IF(size_then IS NULL, NULL, max_bytes), size_then);
         UPDATE log_epochs AS e
         SET e.dropped_at = UTC_TIMESTAMP(6)

@@ -104,7 +104,7 @@ BEGIN
     END IF;
     INSERT INTO reissued_seals (
         partition_id, log_epoch, old_checksum, checksum, erasure, reissued_by, reissued_at)
-    VALUES (part_id, epoch, sealed_checksum, checksum, held, user_part(USER()), UTC_TIMESTAMP(6));
+    VALUES (part_id, epoch, sealed_checksum, checksum, held, principal(), UTC_TIMESTAMP(6));
     UPDATE log_epochs AS e
     SET e.checksum = checksum, e.event_bytes = NULL
     WHERE e.partition_id = part_id AND e.log_epoch = epoch;

@@ -122,8 +122,8 @@ END;
 
 -- name: forward_problem
 -- Why a topic does not take the copy of a dead letter, or NULL; place is the partition for it. The rights are those of
--- the login that has named the topic, to consume the event and to publish its copy: whoever buries only consumes. The
--- hops end a circle that was made after the topic was named.
+-- the login or account that has named the topic, to consume the event and to publish its copy: whoever buries only
+-- consumes. The hops end a circle that was made after the topic was named.
 CREATE PROCEDURE forward_problem(
     letter BIGINT, target_id BIGINT, named_by VARCHAR(400), copy_headers LONGTEXT, OUT place BIGINT,
     OUT problem VARCHAR(500)
@@ -144,11 +144,11 @@ judge: BEGIN
     INTO part_id, event_key, event_type, event_content_type, headers, payload_bytes
     FROM dead_letters AS d FORCE INDEX (dead_letters_id) WHERE d.id = letter;
     SET place = NULL, problem = NULL, may_publish = may_forward(named_by, target_id),
-        may_consume = login_may(named_by, part_id >> 16, 'consume');
+        may_consume = principal_may(named_by, part_id >> 16, 'consume');
     SET problem = CASE
         WHEN topic_partitions IS NULL THEN 'the topic was deleted'
-        WHEN NOT may_publish THEN 'the login that has named the topic may no longer publish to it'
-        WHEN NOT may_consume THEN 'the login that has named the topic may not consume the event'
+        WHEN NOT may_publish THEN 'whoever has named the topic may no longer publish to it'
+        WHEN NOT may_consume THEN 'whoever has named the topic may not consume the event'
         WHEN part_id >> 16 = target_id THEN 'the event comes from this topic: it would go round in a circle'
         WHEN letter_hops(headers) >= 8 THEN 'it was forwarded 8 times already: it may go round in a circle'
         WHEN is_tombstone(payload_bytes, headers) THEN 'the event was erased'
@@ -172,23 +172,30 @@ judge: BEGIN
 END;
 
 -- name: may_forward
--- Whether a login that has named a topic for dead letters may publish to it now.
-CREATE FUNCTION may_forward(login VARCHAR(400), target_id BIGINT) RETURNS BOOLEAN
+-- Whether a login or account that has named a topic for dead letters may publish to it now.
+CREATE FUNCTION may_forward(who VARCHAR(400), target_id BIGINT) RETURNS BOOLEAN
 READS SQL DATA
-RETURN login_may(login, target_id, 'publish');
+RETURN principal_may(who, target_id, 'publish');
 
--- name: login_may
--- Whether a login has a right in the namespace of a topic now.
-CREATE FUNCTION login_may(login VARCHAR(400), topic_id BIGINT, verb VARCHAR(20)) RETURNS BOOLEAN
+-- name: principal_may
+-- Whether a login or account, as principal() has named it, has a right in the namespace of a topic now. Whoever carries
+-- out the call is not asked. A deleted account has none.
+CREATE FUNCTION principal_may(who VARCHAR(400), topic_id BIGINT, verb VARCHAR(20)) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
     DECLARE asked_in BIGINT;
+    IF LEFT(who, 8) = 'account:' THEN
+        SELECT MAX(t.namespace_id) INTO asked_in
+        FROM accounts AS a JOIN topics AS t ON t.id = topic_id
+        WHERE a.id = SUBSTR(who, 9);
+        RETURN asked_in IS NOT NULL AND account_has_right(SUBSTR(who, 9), asked_in, verb);
+    END IF;
     SELECT MAX(IF(t.restricted, t.namespace_id, NULL)) INTO asked_in FROM topics AS t WHERE t.id = topic_id;
-    RETURN asked_in IS NULL OR login_has_right(login, asked_in, verb);
+    RETURN asked_in IS NULL OR login_has_right(IF(LEFT(who, 6) = 'login:', SUBSTR(who, 7), who), asked_in, verb);
 END;
 
 -- name: forwarding_problem
--- Why nothing of a subscription is forwarded although it names a topic, or NULL: the login that has named it lost one
+-- Why nothing of a subscription is forwarded although it names a topic, or NULL: whoever has named it lost one
 -- of the rights that are asked at each burial.
 CREATE FUNCTION forwarding_problem(owner_id BIGINT) RETURNS VARCHAR(200)
 READS SQL DATA
@@ -201,17 +208,17 @@ BEGIN
     IF target_id IS NULL THEN
         RETURN NULL;
     ELSEIF NOT may_forward(named_by, target_id) THEN
-        RETURN 'the login that has named the topic may no longer publish to it';
+        RETURN 'whoever has named the topic may no longer publish to it';
     END IF;
     SELECT COUNT(r.topic_id) INTO hidden
     FROM subscription_topics AS r
-    WHERE r.subscription_id = owner_id AND NOT login_may(named_by, r.topic_id, 'consume');
-    RETURN IF(hidden > 0, 'the login that has named the topic may not consume the events', NULL);
+    WHERE r.subscription_id = owner_id AND NOT principal_may(named_by, r.topic_id, 'consume');
+    RETURN IF(hidden > 0, 'whoever has named the topic may not consume the events', NULL);
 END;
 
 -- name: refuse_forwarding
--- Refuses to delete topics (a JSON array of ids) that subscriptions name for their dead letters (PS020). Where the
--- login that has named one may no longer publish to it, nothing of it is forwarded, and it does not keep the topic.
+-- Refuses to delete topics (a JSON array of ids) that subscriptions name for their dead letters (PS020). Where
+-- whoever has named one may no longer publish to it, nothing of it is forwarded, and it does not keep the topic.
 CREATE PROCEDURE refuse_forwarding(topic_ids JSON)
 READS SQL DATA
 BEGIN
@@ -259,7 +266,7 @@ BEGIN
     DECLARE installed, held INT DEFAULT 0;
     DECLARE roles LONGTEXT DEFAULT roles_of_caller();
     SELECT COUNT(r.name), COALESCE(SUM(
-        r.kind IN ('publisher', 'operator') AND JSON_CONTAINS(roles, JSON_QUOTE(r.name))), 0)
+        r.kind IN ('publisher', 'gateway', 'operator') AND JSON_CONTAINS(roles, JSON_QUOTE(r.name))), 0)
     INTO installed, held
     FROM installed_roles AS r;
     IF installed > 0 AND held = 0 AND user_part(USER()) <> user_part(CURRENT_USER()) THEN

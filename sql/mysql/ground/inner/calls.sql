@@ -79,10 +79,12 @@ END;
 -- locks what it reads to the end of the transaction, and the sequencer and all publishers would wait for it. At READ
 -- UNCOMMITTED a reader sees a pass that may still be rolled back. Every procedure that a role may call calls this, or
 -- begin_call. A procedure cannot see what SET TRANSACTION without SESSION has set for one transaction. This also
--- refuses settings that change what a procedure does (PS006): see refuse_settings.
+-- refuses settings that change what a procedure does (PS006): see refuse_settings. And it is the gate of accounts: a
+-- gateway's login that has named none in this transaction, or any other that has, is refused (PS051).
 CREATE PROCEDURE refuse_serializable(what VARCHAR(100))
-NO SQL
+READS SQL DATA
 BEGIN
+    DECLARE gateways INT;
     -- Each of the two engines reads the comment that is meant for it.
     IF /*!80000 @@SESSION.transaction_isolation */ /*M! @@SESSION.tx_isolation */ = 'SERIALIZABLE' THEN
         CALL refuse('PS018',
@@ -96,6 +98,11 @@ BEGIN
         OR @@SESSION./*!80000 cte_max_recursion_depth */ /*M! max_recursive_iterations */ < 1000
         /*M! OR @@SESSION.default_regex_flags <> '' */ THEN
         CALL refuse_settings(what);
+    END IF;
+    SELECT COUNT(g.login) INTO gateways FROM installed_gateways AS g
+    WHERE g.login = LEFT(USER(), CHAR_LENGTH(USER()) - CHAR_LENGTH(SUBSTRING_INDEX(USER(), '@', -1)) - 1);
+    IF gateways > 0 OR @penstock_acting IS NOT NULL THEN
+        CALL require_acting(what, gateways > 0);
     END IF;
 END;
 

@@ -1,8 +1,14 @@
 -- name: passes_walls
--- Whether a login, which is in these roles, may do something in every namespace ('grant' means to give rights). The
--- owner of the procedures may, by name, and so may a member of the operator role where it was installed. To give
--- rights, a member of the installer role may too.
-CREATE FUNCTION passes_walls(login VARCHAR(400), verb VARCHAR(20), roles LONGTEXT) RETURNS BOOLEAN
+-- Whether the caller, whose login is in these roles, may do something in every namespace ('grant' means to give
+-- rights): see login_passes_walls. An account passes no wall, whatever login carries it.
+CREATE FUNCTION passes_walls(verb VARCHAR(20), roles LONGTEXT) RETURNS BOOLEAN
+READS SQL DATA
+RETURN @penstock_acting IS NULL AND login_passes_walls(user_part(USER()), verb, roles);
+
+-- name: login_passes_walls
+-- What passes_walls tells, of any login. The owner of the procedures may, by name, and so may a member of the operator
+-- role where it was installed. To give rights, a member of the installer or accounts role may too.
+CREATE FUNCTION login_passes_walls(login VARCHAR(400), verb VARCHAR(20), roles LONGTEXT) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
     DECLARE found INT DEFAULT 0;
@@ -11,7 +17,7 @@ BEGIN
     END IF;
     SELECT COUNT(r.name) INTO found
     FROM installed_roles AS r
-    WHERE (r.kind = 'operator' OR (r.kind = 'installer' AND verb = 'grant'))
+    WHERE (r.kind = 'operator' OR (r.kind IN ('installer', 'accounts') AND verb = 'grant'))
       AND JSON_CONTAINS(roles, JSON_QUOTE(r.name));
     RETURN found > 0;
 END;
@@ -48,12 +54,18 @@ BEGIN
 END;
 
 -- name: has_right
--- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it
--- exists ('any'). Always true in a namespace that is not restricted. The right to operate includes all of these, and
--- the right to consume includes reading, and receive, acknowledge and peek of queues.
+-- Whether the caller may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it
+-- exists ('any'). For a login this is always true in a namespace that is not restricted. The right to operate includes
+-- all of these, and the right to consume includes reading, and receive, acknowledge and peek of queues. An account has
+-- only what it was given, and gives no rights.
 CREATE FUNCTION has_right(of_namespace BIGINT, verb VARCHAR(20)) RETURNS BOOLEAN
 READS SQL DATA
-RETURN login_has_right(user_part(USER()), of_namespace, verb);
+BEGIN
+    IF @penstock_acting IS NOT NULL THEN
+        RETURN account_has_right(acting_account(), of_namespace, verb);
+    END IF;
+    RETURN login_has_right(user_part(USER()), of_namespace, verb);
+END;
 
 -- name: login_has_right
 -- What has_right tells, of any login. Every query here names the columns that it needs. If a session has made a
@@ -65,7 +77,7 @@ BEGIN
     DECLARE roles LONGTEXT;
     DECLARE given, held INT DEFAULT 0;
     SELECT COUNT(g.login), COALESCE(SUM(
-        g.login = caller AND (
+        g.kind = 'role' AND g.login = caller AND (
             g.verb IN (verb, 'operate') OR verb = 'any'
             OR (verb IN ('read', 'receive', 'acknowledge', 'peek') AND g.verb = 'consume'))), 0)
     INTO given, held
@@ -74,16 +86,31 @@ BEGIN
     IF given = 0 OR held > 0 THEN
         RETURN TRUE;
     END IF;
-    SET roles = roles_of_login(caller);
-    IF passes_walls(caller, verb, roles) THEN
+    SET roles = roles_of(caller);
+    IF login_passes_walls(caller, verb, roles) THEN
         RETURN TRUE;
     END IF;
     SELECT COUNT(g.login) INTO held
     FROM JSON_TABLE(above, '$[*]' COLUMNS (id BIGINT PATH '$')) AS a JOIN namespace_grants AS g ON g.namespace_id = a.id
-    WHERE (g.verb IN (verb, 'operate') OR verb = 'any'
+    WHERE g.kind = 'role' AND (g.verb IN (verb, 'operate') OR verb = 'any'
            OR (verb IN ('read', 'receive', 'acknowledge', 'peek') AND g.verb = 'consume'))
       AND JSON_CONTAINS(roles, JSON_QUOTE(g.login));
     RETURN held > 0;
+END;
+
+-- name: account_has_right
+-- What has_right tells, of any account.
+CREATE FUNCTION account_has_right(account VARCHAR(32), of_namespace BIGINT, verb VARCHAR(20)) RETURNS BOOLEAN
+READS SQL DATA
+BEGIN
+    DECLARE above LONGTEXT DEFAULT namespaces_above(of_namespace);
+    DECLARE held INT DEFAULT 0;
+    SELECT COUNT(g.login) INTO held
+    FROM JSON_TABLE(above, '$[*]' COLUMNS (id BIGINT PATH '$')) AS a JOIN namespace_grants AS g ON g.namespace_id = a.id
+    WHERE g.kind = 'account' AND g.login = account AND (
+        g.verb IN (verb, 'operate') OR verb = 'any'
+        OR (verb IN ('read', 'receive', 'acknowledge', 'peek') AND g.verb = 'consume'));
+    RETURN held > 0 AND verb <> 'grant';
 END;
 
 -- name: require_right
@@ -107,7 +134,11 @@ BEGIN
     DECLARE hidden INT DEFAULT 0;
     SELECT COUNT(t.id) INTO hidden
     FROM subscription_topics AS s JOIN topics AS t ON t.id = s.topic_id
-    WHERE s.subscription_id = of_subscription AND t.restricted AND NOT has_right(t.namespace_id, 'consume');
+    WHERE s.subscription_id = of_subscription AND (t.restricted OR @penstock_acting IS NOT NULL)
+      AND NOT has_right(t.namespace_id, 'consume');
+    IF @penstock_acting IS NOT NULL AND hidden = 0 THEN
+        SET hidden = belongs_to_nobody(of_subscription);
+    END IF;
     RETURN hidden > 0;
 END;
 
@@ -118,20 +149,20 @@ DETERMINISTIC NO SQL
 RETURN LEFT(account, CHAR_LENGTH(account) - CHAR_LENGTH(SUBSTRING_INDEX(account, '@', -1)) - 1);
 
 -- name: roles_of_caller
--- The roles that the login is in (see roles_of_login).
+-- The roles that the login is in (see roles_of).
 CREATE FUNCTION roles_of_caller() RETURNS LONGTEXT
 READS SQL DATA
-RETURN roles_of_login(user_part(USER()));
+-- Here CURRENT_USER() is the owner, CURRENT_ROLE() is empty, and SESSION_USER() differs between the engines.
+RETURN roles_of(user_part(USER()));
 
--- name: roles_of_login
+-- name: roles_of
 -- The roles that a login is in, as a JSON array: also through other roles, and whether or not they are active. The
 -- array is empty where the owner of the procedures may not read the server's table of roles: then only rights that
 -- were given to the login by name count. On MariaDB they are the roles that refresh_roles has seen last. It goes role
 -- by role, because settings of the session limit queries that recur or aggregate.
-CREATE FUNCTION roles_of_login(login VARCHAR(400)) RETURNS LONGTEXT
+CREATE FUNCTION roles_of(login VARCHAR(400)) RETURNS LONGTEXT
 READS SQL DATA
 BEGIN
-    -- Here CURRENT_USER() is the owner, CURRENT_ROLE() is empty, and SESSION_USER() differs between the engines.
     DECLARE holder VARCHAR(400) DEFAULT login;
     DECLARE found VARCHAR(400);
     DECLARE roles LONGTEXT DEFAULT '[]';
@@ -164,8 +195,11 @@ CREATE FUNCTION sees_all() RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
     DECLARE given INT DEFAULT 0;
+    IF @penstock_acting IS NOT NULL THEN
+        RETURN FALSE;
+    END IF;
     SELECT COUNT(g.login) INTO given FROM namespace_grants AS g;
-    RETURN given = 0 OR passes_walls(user_part(USER()), 'read', roles_of_caller());
+    RETURN given = 0 OR passes_walls('read', roles_of_caller());
 END;
 
 -- name: reads_unseen
@@ -177,6 +211,10 @@ BEGIN
     DECLARE unseen INT DEFAULT 0;
     SELECT COUNT(t.id) INTO unseen
     FROM subscription_topics AS s JOIN topics AS t ON t.id = s.topic_id
-    WHERE s.subscription_id = of_subscription AND t.restricted AND NOT has_right(t.namespace_id, 'read');
+    WHERE s.subscription_id = of_subscription AND (t.restricted OR @penstock_acting IS NOT NULL)
+      AND NOT has_right(t.namespace_id, 'read');
+    IF @penstock_acting IS NOT NULL AND unseen = 0 THEN
+        SET unseen = belongs_to_nobody(of_subscription);
+    END IF;
     RETURN unseen > 0;
 END;

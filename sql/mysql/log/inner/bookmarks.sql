@@ -43,7 +43,7 @@ BEGIN
         END IF;
         CALL start_position(part_id, start, wanted);
         INSERT INTO bookmarks (topic_id, name, partition_id, position, history, placed_at, placed_by)
-        VALUES (source_id, name, part_id, wanted, present, UTC_TIMESTAMP(6), user_part(USER()));
+        VALUES (source_id, name, part_id, wanted, present, UTC_TIMESTAMP(6), principal());
     END LOOP;
     CLOSE parts;
 END;

@@ -38,7 +38,9 @@ BEGIN
                 ON l.size = 1 << CAST(CEIL(LOG2(p.event_count)) AS UNSIGNED) AND l.n >= p.taken AND l.n < p.event_count
             JOIN events AS e ON e.id = p.block * 256 + l.n
             JOIN (
-                SELECT t.id FROM topics AS t WHERE NOT t.restricted OR has_right(t.namespace_id, 'any') LIMIT 100000000
+                SELECT t.id FROM topics AS t
+                WHERE NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'any')
+                LIMIT 100000000
             ) AS v ON v.id = e.partition_id DIV 65536
             WHERE p.block >= lowest_block AND p.event_count > 0
             ORDER BY p.block

@@ -73,9 +73,10 @@ BEGIN
     DECLARE limited_ids, hidden_ids LONGTEXT DEFAULT '';
     DECLARE asked CURSOR FOR
         SELECT t.id, t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL,
-               IF(t.restricted, t.namespace_id, NULL)
+               IF(t.restricted OR @penstock_acting IS NOT NULL, t.namespace_id, NULL)
         FROM topics AS t
-        WHERE (t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL OR t.restricted)
+        WHERE (t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL OR t.restricted
+               OR @penstock_acting IS NOT NULL)
           AND t.address_hash IN (
               SELECT UNHEX(SHA2(i.topic, 256))
               FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic')) AS i);

@@ -14,7 +14,7 @@ BEGIN
     DECLARE known VARBINARY(40);
     SET facts = '';
     WHILE done < JSON_LENGTH(addresses) AND facts IS NOT NULL DO
-        SELECT MAX(t.id), MAX(IF(t.restricted, t.namespace_id, NULL)),
+        SELECT MAX(t.id), MAX(IF(t.restricted OR @penstock_acting IS NOT NULL, t.namespace_id, NULL)),
                MAX(COALESCE(t.max_unsequenced_events, t.max_unsequenced_bytes)) IS NOT NULL,
                MAX(CONCAT(LPAD(t.id * 65536, 19, ' '), LPAD(t.partitions, 6, ' '), LPAD(t.max_payload_bytes, 14, ' '),
                           CASE t.strategy WHEN 'crc32' THEN 'k' WHEN 'round_robin' THEN 'r' ELSE 'p' END))

@@ -14,7 +14,7 @@ BEGIN
         CALL refuse('PS006', CONCAT(COALESCE(events, 'NULL'), ' events with a digest of ',
                                     COALESCE(CHAR_LENGTH(digest), 'no'), ' characters'));
     END IF;
-    SET owner_hash = UNHEX(SHA2(CONCAT(CHAR_LENGTH(user_part(USER())), ':', user_part(USER()), writer), 256));
+    SET owner_hash = UNHEX(SHA2(CONCAT(CHAR_LENGTH(principal()), ':', principal(), writer), 256));
     SELECT MAX(c.version) INTO newest FROM claimed_writes AS c WHERE c.writer_hash = owner_hash;
     IF version <= newest - known THEN
         CALL refuse('PS026', CONCAT('version ', version, ' of writer "', LEFT(writer, 40), '" is too old: it is at ',
@@ -24,7 +24,7 @@ BEGIN
     BEGIN
         DECLARE CONTINUE HANDLER FOR 1062 SET is_new = FALSE;
         INSERT INTO claimed_writes (writer_hash, version, login, writer, claimed_at, events, digest)
-        VALUES (owner_hash, version, user_part(USER()), writer, UTC_TIMESTAMP(6), events, digest);
+        VALUES (owner_hash, version, principal(), writer, UTC_TIMESTAMP(6), events, digest);
     END;
     IF is_new THEN
         DELETE c FROM claimed_writes AS c WHERE c.writer_hash = owner_hash AND c.version <= version - known;

@@ -84,7 +84,7 @@ END;
 CREATE PROCEDURE record_copies(owner_id BIGINT)
 BEGIN
     INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence, purged_by)
-    SELECT owner_id, n.partition_id, MIN(n.sequence), MAX(n.sequence), user_part(USER())
+    SELECT owner_id, n.partition_id, MIN(n.sequence), MAX(n.sequence), principal()
     FROM (
         SELECT w.partition_id, w.sequence, w.sequence - CAST(DENSE_RANK() OVER (
                    PARTITION BY w.partition_id ORDER BY w.sequence) AS SIGNED) AS island

@@ -25,7 +25,7 @@ BEGIN
     DECLARE is_restricted, may_operate BOOLEAN;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE given CURSOR FOR
-        SELECT p.id, g.sequence, h.history, t.restricted, t.namespace_id
+        SELECT p.id, g.sequence, h.history, t.restricted OR @penstock_acting IS NOT NULL, t.namespace_id
         FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS i
         JOIN JSON_TABLE(sequences, '$[*]' COLUMNS (place FOR ORDINALITY, sequence BIGINT PATH '$')) AS g
             ON g.place = i.place

@@ -176,7 +176,7 @@ BEGIN
     IF different > 0 OR is_taken_over(present_origin, given_origin) AND JSON_LENGTH(given) > 0 THEN
         SET new_version = new_version + 1;
         REPLACE INTO policies (scope, scope_id, kind, settings, version, origin, updated_by)
-        VALUES (of_scope, of_id, of_kind, given, new_version, given_origin, USER());
+        VALUES (of_scope, of_id, of_kind, given, new_version, given_origin, principal());
         INSERT INTO policy_versions (scope, scope_id, kind, settings, version, origin, updated_at, updated_by)
         SELECT p.scope, p.scope_id, p.kind, p.settings, p.version, p.origin, p.updated_at, p.updated_by
         FROM policies AS p

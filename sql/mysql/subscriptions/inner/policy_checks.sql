@@ -26,7 +26,7 @@ BEGIN
             CALL require_namespace(of_name, 'operate', scope_id);
             CALL lock_topics_below(scope_id);
         WHEN 'global' THEN
-            SET may_all = passes_walls(user_part(USER()), 'operate', roles_of_caller());
+            SET may_all = passes_walls('operate', roles_of_caller());
             IF NOT may_all THEN
                 CALL refuse('PS006', 'only a login that may operate all namespaces sets the global policy');
             END IF;

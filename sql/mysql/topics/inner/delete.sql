@@ -126,7 +126,7 @@ BEGIN
     CALL refresh_readers(readers);
     CALL hold_sequencer();
     INSERT INTO deleted_topics (topic_id, address, deleted_by)
-    SELECT t.id, t.address, USER()
+    SELECT t.id, t.address, principal()
     FROM topics AS t JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = t.id;
     -- Read again, now that no pass is under way: where the log of each partition ends.
     CALL find_doomed(topic_ids);

@@ -59,6 +59,7 @@ BEGIN
     DECLARE own_path, parent_path, own_name LONGTEXT;
     DECLARE parent, found BIGINT;
     DECLARE depth INT DEFAULT 0;
+    CALL require_some_namespace(path);
     REPEAT
         SET depth = depth + 1, parent = 0;
         SET own_path = SUBSTRING_INDEX(path, '/', depth);

@@ -25,6 +25,38 @@ BEGIN
     CLOSE below;
 END;
 
+-- name: give_right
+-- Gives a login, a role or an account a right in a namespace and below it. The caller has locked the whole tree for
+-- itself, and has checked who gives what to whom.
+CREATE PROCEDURE give_right(own BIGINT, own_path LONGTEXT, kind VARCHAR(20), login VARCHAR(255), verb VARCHAR(20))
+BEGIN
+    INSERT INTO namespace_grants (namespace_id, kind, login, verb, granted_by)
+    VALUES (own, kind, login, verb, principal())
+    ON DUPLICATE KEY UPDATE namespace_id = VALUES(namespace_id);
+    CALL refresh_restricted(own, own_path);
+END;
+
+-- name: take_right
+-- Takes a right back, and tells whether it existed. The caller has locked the whole tree for itself. Raises PS020.
+CREATE PROCEDURE take_right(
+    own BIGINT, own_path LONGTEXT, kind VARCHAR(20), login LONGTEXT, verb VARCHAR(20), unrestrict BOOLEAN,
+    OUT was_there BOOLEAN
+)
+BEGIN
+    DECLARE is_restricted BOOLEAN DEFAULT FALSE;
+    DELETE g FROM namespace_grants AS g
+    WHERE g.namespace_id = own AND g.kind = kind AND g.login = login AND g.verb = verb;
+    SET was_there = ROW_COUNT() > 0;
+    IF was_there THEN
+        CALL is_restricted(own, is_restricted);
+        IF unrestrict IS NOT TRUE AND NOT is_restricted THEN
+            CALL refuse('PS020', CONCAT('it is the last right in "', LEFT(own_path, 50),
+                                        '": without it the namespace is open to all'));
+        END IF;
+        CALL refresh_restricted(own, own_path);
+    END IF;
+END;
+
 -- name: require_verb
 -- Checks a right; raises PS006.
 CREATE PROCEDURE require_verb(verb LONGTEXT)

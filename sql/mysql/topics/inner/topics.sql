@@ -22,7 +22,8 @@ BEGIN
     DECLARE asked_in BIGINT;
     -- A query in SET, IF, DEFAULT, VALUES or the argument of a CALL locks what it reads to the end of the transaction,
     -- on both engines; SELECT .. INTO does not.
-    SELECT MAX(t.id), MAX(IF(t.restricted, t.namespace_id, NULL)) INTO topic_id, asked_in
+    SELECT MAX(t.id), MAX(IF(t.restricted OR @penstock_acting IS NOT NULL, t.namespace_id, NULL))
+    INTO topic_id, asked_in
     FROM topics AS t
     WHERE t.address_hash = UNHEX(SHA2(topic, 256));
     IF topic_id IS NULL THEN
@@ -63,12 +64,13 @@ BEGIN
     -- First without a lock: a name that is refused must not stay locked to the end of another tenant's
     -- transaction.
     SELECT MAX(t.namespace_id) INTO asked_in
-    FROM topics AS t WHERE t.address_hash = UNHEX(SHA2(topic, 256)) AND t.restricted;
+    FROM topics AS t WHERE t.address_hash = UNHEX(SHA2(topic, 256)) AND (t.restricted OR @penstock_acting IS NOT NULL);
     IF asked_in IS NOT NULL THEN
         CALL require_right(topic, asked_in, verb);
     END IF;
     SET topic_id = NULL, asked_in = NULL;
-    SELECT t.id, t.partitions, IF(t.restricted, t.namespace_id, NULL) INTO topic_id, topic_partitions, asked_in
+    SELECT t.id, t.partitions, IF(t.restricted OR @penstock_acting IS NOT NULL, t.namespace_id, NULL)
+    INTO topic_id, topic_partitions, asked_in
     FROM topics AS t
     WHERE t.address_hash = UNHEX(SHA2(topic, 256))
     FOR UPDATE;

@@ -110,7 +110,7 @@ DECLARE
     found_row clean_runs%ROWTYPE;
 BEGIN
     SELECT r.* INTO found_row FROM clean_runs AS r WHERE r.run = token FOR UPDATE;
-    IF found_row.topic_id IS DISTINCT FROM source_id OR found_row.begun_by IS DISTINCT FROM session_user
+    IF found_row.topic_id IS DISTINCT FROM source_id OR found_row.begun_by IS DISTINCT FROM principal()
             OR found_row.ended_at IS NOT NULL OR found_row.begun_at < clock_timestamp() - interval '6 hours' THEN
         PERFORM refuse('PS017', 'this login has no run of clean open on the topic under this token',
                        'penstock clean begins one, reads the copies back and drops; in SQL: begin_clean, '
@@ -182,10 +182,11 @@ BEGIN
             RETURN hold;
         END IF;
         INSERT INTO retention_drops (
-            partition_id, log_epoch, first_sequence, last_sequence, lowest_position, copies, policy_version, run,
-            limit_bytes, size_bytes)
+            partition_id, log_epoch, first_sequence, last_sequence, lowest_position, copies, policy_version,
+            dropped_by, run, limit_bytes, size_bytes)
         SELECT source_id, epoch.log_epoch, epoch.first_sequence, epoch.last_sequence, l.position, policy.copies,
-               policy.version, run.run, CASE WHEN size_then IS NOT NULL THEN policy.max_bytes END, size_then
+               policy.version, principal(), run.run,
+               CASE WHEN size_then IS NOT NULL THEN policy.max_bytes END, size_then
         FROM lowest_position(source_id, NULL) AS l;
         PERFORM record_skips(epoch, policy, run.run, size_then);
         UPDATE log_epochs AS e SET dropped_at = clock_timestamp()

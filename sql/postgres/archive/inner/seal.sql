@@ -62,7 +62,7 @@ CREATE OR REPLACE FUNCTION reissue_seal(held erasures, sealed log_epochs, checks
 LANGUAGE sql AS $$
     INSERT INTO reissued_seals (
         partition_id, log_epoch, old_checksum, checksum, erasure, reissued_by, reissued_at)
-    VALUES (sealed.partition_id, sealed.log_epoch, sealed.checksum, reissue_seal.checksum, held.erasure, session_user,
+    VALUES (sealed.partition_id, sealed.log_epoch, sealed.checksum, reissue_seal.checksum, held.erasure, principal(),
             clock_timestamp());
     UPDATE log_epochs AS e SET checksum = reissue_seal.checksum, event_bytes = NULL
     WHERE e.partition_id = sealed.partition_id AND e.log_epoch = sealed.log_epoch;

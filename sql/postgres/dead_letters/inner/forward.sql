@@ -76,9 +76,9 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- name: forward_problem
--- Why a topic does not take the copy of a dead letter, or NULL. The rights are those of the login that has named the
--- topic, to consume the event and to publish its copy: whoever buries only consumes. The hops end a circle that was
--- made after the topic was named.
+-- Why a topic does not take the copy of a dead letter, or NULL. The rights are those of the login or account that has
+-- named the topic, to consume the event and to publish its copy: whoever buries only consumes. The hops end a circle
+-- that was made after the topic was named.
 CREATE OR REPLACE FUNCTION forward_problem(
     owner subscriptions, target topics, partition_id bigint, key text, type text, content_type text, payload bytea,
     headers jsonb, copy_headers jsonb, place bigint
@@ -90,12 +90,12 @@ BEGIN
     IF target.id IS NULL THEN
         RETURN 'the topic was deleted';
     ELSIF NOT may_forward(owner.dead_letters_by, target) THEN
-        RETURN 'the login that has named the topic may no longer publish to it';
-    ELSIF NOT login_may(
+        RETURN 'whoever has named the topic may no longer publish to it';
+    ELSIF NOT principal_may(
         owner.dead_letters_by, (SELECT t FROM topics AS t WHERE t.id = forward_problem.partition_id >> 16),
         'consume')
     THEN
-        RETURN 'the login that has named the topic may not consume the event';
+        RETURN 'whoever has named the topic may not consume the event';
     ELSIF target.id = forward_problem.partition_id >> 16 THEN
         RETURN 'the event comes from this topic: it would go round in a circle';
     ELSIF letter_hops(forward_problem.headers) >= 8 THEN
@@ -114,27 +114,33 @@ END
 $$;
 
 -- name: may_forward
--- Whether a login that has named a topic for dead letters may publish to it now.
-CREATE OR REPLACE FUNCTION may_forward(login text, target topics) RETURNS boolean
+-- Whether a login or account that has named a topic for dead letters may publish to it now.
+CREATE OR REPLACE FUNCTION may_forward(who text, target topics) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN login_may(may_forward.login, target, 'publish');
+    RETURN principal_may(may_forward.who, target, 'publish');
 END
 $$;
 
--- name: login_may
--- Whether a login has a right in the namespace of a topic now. One that was dropped, or has another name now, has none.
-CREATE OR REPLACE FUNCTION login_may(login text, topic topics, verb text) RETURNS boolean
+-- name: principal_may
+-- Whether a login or account, as principal() has named it, has a right in the namespace of a topic now. Whoever carries
+-- out the call is not asked. A login that was dropped, or has another name now, has none, nor has a deleted account.
+CREATE OR REPLACE FUNCTION principal_may(who text, topic topics, verb text) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
+    IF starts_with(who, 'account:') THEN
+        RETURN EXISTS (SELECT FROM accounts AS a WHERE a.id = substr(who, 9))
+            AND account_has_right(substr(who, 9), topic.namespace_id, principal_may.verb);
+    END IF;
     RETURN COALESCE(
         NOT topic.restricted
-        OR has_right(topic.namespace_id, login_may.verb, to_regrole(quote_ident(login_may.login))), false);
+        OR login_has_right(to_regrole(quote_ident(regexp_replace(who, '^login:', ''))), topic.namespace_id,
+                           principal_may.verb), false);
 END
 $$;
 
 -- name: forwarding_problem
--- Why nothing of a subscription is forwarded although it names a topic, or NULL: the login that has named it lost one
+-- Why nothing of a subscription is forwarded although it names a topic, or NULL: whoever has named it lost one
 -- of the rights that are asked at each burial.
 CREATE OR REPLACE FUNCTION forwarding_problem(owner subscriptions) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
@@ -145,18 +151,18 @@ BEGIN
     RETURN CASE
         WHEN target.id IS NULL THEN NULL
         WHEN NOT may_forward(owner.dead_letters_by, target)
-            THEN 'the login that has named the topic may no longer publish to it'
+            THEN 'whoever has named the topic may no longer publish to it'
         WHEN EXISTS (
             SELECT FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
-            WHERE r.subscription_id = owner.id AND NOT login_may(owner.dead_letters_by, t, 'consume'))
-            THEN 'the login that has named the topic may not consume the events'
+            WHERE r.subscription_id = owner.id AND NOT principal_may(owner.dead_letters_by, t, 'consume'))
+            THEN 'whoever has named the topic may not consume the events'
     END;
 END
 $$;
 
 -- name: refuse_forwarding
--- Refuses to delete topics that subscriptions name for their dead letters (PS020). Where the login that has named one
--- may no longer publish to it, nothing of it is forwarded, and it does not keep the topic.
+-- Refuses to delete topics that subscriptions name for their dead letters (PS020). Where whoever has named one may
+-- no longer publish to it, nothing of it is forwarded, and it does not keep the topic.
 CREATE OR REPLACE FUNCTION refuse_forwarding(topic_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,17 +1,27 @@
 -- name: passes_walls
--- Whether the login may do something in every namespace ('grant' means to give rights). A superuser may, and so may a
--- member of the schema's owner or, where it was installed, of the operator role. To give rights, a member of the
--- installer role may too. It looks at session_user, because SET ROLE and SECURITY DEFINER do not change
--- that, unless it is asked for another login.
-CREATE OR REPLACE FUNCTION passes_walls(verb text, login regrole DEFAULT to_regrole(quote_ident(session_user)))
-RETURNS boolean
+-- Whether the caller may do something in every namespace ('grant' means to give rights): see login_passes_walls. It
+-- looks at session_user, because SET ROLE and SECURITY DEFINER do not change that. An account passes no wall, whatever
+-- login carries it.
+CREATE OR REPLACE FUNCTION passes_walls(verb text) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-    RETURN pg_has_role(passes_walls.login, n.nspowner, 'MEMBER') OR EXISTS (
+    RETURN as_login() AND login_passes_walls(to_regrole(quote_ident(session_user)), verb);
+END
+$$;
+
+-- name: login_passes_walls
+-- What passes_walls tells, of any login. A superuser may, and so may a member of the schema's owner or, where it was
+-- installed, of the operator role. To give rights, a member of the installer or accounts role may too.
+CREATE OR REPLACE FUNCTION login_passes_walls(login regrole, verb text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN pg_has_role(login_passes_walls.login, n.nspowner, 'MEMBER') OR EXISTS (
         SELECT FROM pg_roles AS r
-        WHERE (r.rolname = n.nspname || '_operator'
-               OR (r.rolname = n.nspname || '_installer' AND passes_walls.verb = 'grant'))
-          AND has_schema_privilege(r.oid, n.oid, 'USAGE') AND pg_has_role(passes_walls.login, r.oid, 'MEMBER'))
+        WHERE (r.rolname = n.nspname || '_operator' OR (
+                   r.rolname IN (n.nspname || '_installer', n.nspname || '_accounts')
+                   AND login_passes_walls.verb = 'grant'))
+          AND has_schema_privilege(r.oid, n.oid, 'USAGE')
+          AND pg_has_role(login_passes_walls.login, r.oid, 'MEMBER'))
     FROM pg_namespace AS n
     WHERE n.nspname = current_schema();
 END
@@ -51,20 +61,55 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: has_right
--- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it
--- exists ('any'). Always true in a namespace that is not restricted. The right to operate includes all of these, and
--- the right to consume includes reading, and receive, acknowledge and peek of queues. Another login can be asked for.
-CREATE OR REPLACE FUNCTION has_right(
-    namespace_id bigint, verb text, login regrole DEFAULT to_regrole(quote_ident(session_user))
-) RETURNS boolean
+-- Whether the caller may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it
+-- exists ('any'). For a login this is always true in a namespace that is not restricted. The right to operate includes
+-- all of these, and the right to consume includes reading, and receive, acknowledge and peek of queues. An account has
+-- only what it was given, and gives no rights.
+CREATE OR REPLACE FUNCTION has_right(namespace_id bigint, verb text) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    account text := acting_account();
 BEGIN
-    RETURN count(*) = 0 OR passes_walls(has_right.verb, has_right.login) OR COALESCE(bool_or(
-        (g.verb IN (has_right.verb, 'operate') OR has_right.verb = 'any'
-            OR (g.verb = 'consume' AND has_right.verb IN ('read', 'receive', 'acknowledge', 'peek')))
-        AND pg_has_role(has_right.login, to_regrole(quote_ident(g.login)), 'MEMBER')), false)
+    IF account IS NOT NULL THEN
+        RETURN account_has_right(account, has_right.namespace_id, has_right.verb);
+    END IF;
+    RETURN login_has_right(to_regrole(quote_ident(session_user)), has_right.namespace_id, has_right.verb);
+END
+$$;
+
+-- name: login_has_right
+-- What has_right tells, of any login.
+CREATE OR REPLACE FUNCTION login_has_right(login regrole, namespace_id bigint, verb text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN count(*) = 0 OR login_passes_walls(login_has_right.login, login_has_right.verb) OR COALESCE(bool_or(
+        g.kind = 'role' AND (g.verb IN (login_has_right.verb, 'operate') OR login_has_right.verb = 'any'
+            OR (g.verb = 'consume' AND login_has_right.verb IN ('read', 'receive', 'acknowledge', 'peek')))
+        AND pg_has_role(login_has_right.login, to_regrole(quote_ident(g.login)), 'MEMBER')), false)
     FROM namespace_grants AS g
-    WHERE g.namespace_id IN (SELECT * FROM namespaces_above(has_right.namespace_id));
+    WHERE g.namespace_id IN (SELECT * FROM namespaces_above(login_has_right.namespace_id));
+END
+$$;
+
+-- name: account_has_right
+-- What has_right tells, of any account. It climbs step by step: most often the first namespace has the right.
+CREATE OR REPLACE FUNCTION account_has_right(account text, namespace_id bigint, verb text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    here bigint := CASE WHEN account_has_right.verb <> 'grant' THEN account_has_right.namespace_id END;
+BEGIN
+    WHILE here > 0 LOOP
+        IF EXISTS (
+            SELECT FROM namespace_grants AS g
+            WHERE g.namespace_id = here AND g.kind = 'account' AND g.login = account
+              AND (g.verb IN (account_has_right.verb, 'operate') OR account_has_right.verb = 'any'
+                   OR (g.verb = 'consume' AND account_has_right.verb IN ('read', 'receive', 'acknowledge', 'peek'))))
+        THEN
+            RETURN true;
+        END IF;
+        here := (SELECT n.parent_id FROM namespaces AS n WHERE n.id = here);
+    END LOOP;
+    RETURN false;
 END
 $$;
 
@@ -76,8 +121,9 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN EXISTS (
         SELECT FROM subscription_topics AS s JOIN topics AS t ON t.id = s.topic_id
-        WHERE s.subscription_id = reads_hidden.subscription_id AND t.restricted
-          AND NOT has_right(t.namespace_id, 'consume'));
+        WHERE s.subscription_id = reads_hidden.subscription_id AND (t.restricted OR NOT (SELECT as_login()))
+          AND NOT has_right(t.namespace_id, 'consume'))
+        OR belongs_to_nobody(subscription_id);
 END
 $$;
 
@@ -85,7 +131,7 @@ $$;
 -- Whether the login may see figures over the whole log: it passes the walls, or there are no walls.
 CREATE OR REPLACE FUNCTION sees_all() RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT NOT EXISTS (SELECT FROM namespace_grants) OR passes_walls('read')
+    SELECT no_walls() OR passes_walls('read')
 $$;
 
 -- name: reads_unseen
@@ -95,6 +141,7 @@ CREATE OR REPLACE FUNCTION reads_unseen(subscription_id bigint) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT EXISTS (
         SELECT FROM subscription_topics AS s JOIN topics AS t ON t.id = s.topic_id
-        WHERE s.subscription_id = reads_unseen.subscription_id AND t.restricted
+        WHERE s.subscription_id = reads_unseen.subscription_id AND (t.restricted OR NOT (SELECT as_login()))
           AND NOT has_right(t.namespace_id, 'read'))
+        OR belongs_to_nobody(subscription_id)
 $$;

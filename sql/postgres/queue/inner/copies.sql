@@ -51,8 +51,8 @@ $$;
 -- have: the position has passed them.
 CREATE OR REPLACE FUNCTION record_copies(owner_id bigint) RETURNS void
 LANGUAGE sql AS $$
-    INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence)
-    SELECT owner_id, n.partition_id, min(n.sequence), max(n.sequence)
+    INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence, purged_by)
+    SELECT owner_id, n.partition_id, min(n.sequence), max(n.sequence), principal()
     FROM (
         SELECT w.partition_id, w.sequence,
                w.sequence - dense_rank() OVER (PARTITION BY w.partition_id ORDER BY w.sequence) AS island

@@ -7,7 +7,7 @@ DECLARE
     present record;
 BEGIN
     -- One query where nobody has been given a right: every receive and acknowledge begins here.
-    SELECT s.id, EXISTS (SELECT FROM namespace_grants) AS is_restricted, q AS queue INTO present
+    SELECT s.id, NOT no_walls() AS is_restricted, q AS queue INTO present
     FROM subscriptions AS s LEFT JOIN queues AS q ON q.subscription_id = s.id
     WHERE s.name = require_queue.subscription;
     IF NOT FOUND OR (present.is_restricted AND NOT may_use(present.id, verb)) THEN
@@ -29,8 +29,9 @@ LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN NOT EXISTS (
         SELECT FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
-        WHERE r.subscription_id = may_use.subscription_id AND t.restricted
-          AND NOT has_right(t.namespace_id, may_use.verb));
+        WHERE r.subscription_id = may_use.subscription_id AND (t.restricted OR NOT (SELECT as_login()))
+          AND NOT has_right(t.namespace_id, may_use.verb))
+        AND NOT belongs_to_nobody(subscription_id);
 END
 $$;
 

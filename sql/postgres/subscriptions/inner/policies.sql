@@ -116,11 +116,12 @@ BEGIN
        AND (is_taken_over(present.origin, store_policy.origin) AND settings <> '{}') IS NOT TRUE THEN
         RETURN COALESCE(present.version, 0);
     END IF;
-    INSERT INTO policies AS p (scope, scope_id, kind, settings, version, origin)
-    VALUES (store_policy.scope, store_policy.scope_id, store_policy.kind, store_policy.settings, 1, store_policy.origin)
+    INSERT INTO policies AS p (scope, scope_id, kind, settings, version, origin, updated_by)
+    VALUES (store_policy.scope, store_policy.scope_id, store_policy.kind, store_policy.settings, 1, store_policy.origin,
+            principal())
     ON CONFLICT ON CONSTRAINT policies_pkey DO UPDATE
     SET settings = EXCLUDED.settings, version = p.version + 1, origin = EXCLUDED.origin, updated_at = clock_timestamp(),
-        updated_by = session_user
+        updated_by = EXCLUDED.updated_by
     RETURNING p.* INTO present;
     INSERT INTO policy_versions (scope, scope_id, kind, settings, version, origin, updated_at, updated_by)
     VALUES (present.scope, present.scope_id, present.kind, present.settings, present.version, present.origin,

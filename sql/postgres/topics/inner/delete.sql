@@ -106,8 +106,8 @@ BEGIN
     PERFORM forget_policies('topic', topic_ids);
     PERFORM refresh_policy(r) FROM unnest(readers) AS r;
     PERFORM hold_sequencer();
-    INSERT INTO deleted_topics (topic_id, address)
-    SELECT t.id, t.address FROM topics AS t WHERE t.id = ANY (topic_ids);
+    INSERT INTO deleted_topics (topic_id, address, deleted_by)
+    SELECT t.id, t.address, principal() FROM topics AS t WHERE t.id = ANY (topic_ids);
     UPDATE partitions AS p SET low_sequence = high_watermark(p.id) + 1 WHERE p.topic_id = ANY (topic_ids);
     DELETE FROM topics AS t WHERE t.id = ANY (topic_ids);
 END

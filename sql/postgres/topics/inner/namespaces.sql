@@ -55,6 +55,14 @@ DECLARE
     own_path text;
     parent bigint := 0;
 BEGIN
+    IF NOT as_login() AND NOT EXISTS (
+        SELECT FROM namespaces AS n
+        WHERE (n.path = ensure_namespaces.path OR starts_with(ensure_namespaces.path, n.path || '/'))
+          AND has_right(n.id, 'operate'))
+    THEN
+        -- The words do not tell which of the namespaces above it exist.
+        PERFORM require_namespace(path, 'operate');
+    END IF;
     FOR depth IN 1 .. cardinality(names) LOOP
         own_path := array_to_string(names[1:depth], '/');
         CONTINUE WHEN EXISTS (SELECT FROM namespaces AS n WHERE n.path = own_path);

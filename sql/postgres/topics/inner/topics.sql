@@ -26,7 +26,8 @@ DECLARE
 BEGIN
     SELECT t.id INTO found_id
     FROM topics AS t
-    WHERE t.address = require_topic_for.topic AND (NOT t.restricted OR has_right(t.namespace_id, verb));
+    WHERE t.address = require_topic_for.topic
+      AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, verb));
     IF NOT FOUND THEN
         PERFORM refuse_topic(topic);
     END IF;
@@ -69,7 +70,7 @@ DECLARE
     found_row topics%ROWTYPE;
 BEGIN
     SELECT t.* INTO found_row FROM topics AS t
-    WHERE t.address = lock_topic.topic AND (NOT t.restricted OR has_right(t.namespace_id, verb))
+    WHERE t.address = lock_topic.topic AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, verb))
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         PERFORM refuse_topic(topic);

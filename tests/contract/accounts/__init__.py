@@ -1,0 +1,1 @@
+"""Accounts of a gateway, on every engine."""
