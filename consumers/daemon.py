@@ -6,13 +6,16 @@ It is the service of penstock.upkeep with more workers.  Signals and exit codes 
 from __future__ import annotations
 
 import functools
+import os
 
+from consumers.gateway.settings import gateway_options, gateway_settings, gateway_url
 from consumers.settings import Settings, load_handler
 from consumers.workers import RelayWorker
 from ops.commands.installation import Installation
 from ops.relay.relay import Relay
 from ops.sinks.address import configured_sink
 from penstock import database, subscriptions
+from penstock.accounts import MasterKeys
 from penstock.archive.targets import Target
 from penstock.consumer.queue.consumer import QueueConsumer
 from penstock.consumer.running.supervisor import Supervisor
@@ -71,11 +74,21 @@ def build_workers(settings: Settings, calls: Calls, number: int = 1) -> list[Wor
         workers.append(SequencerWorker(settings.url, settings.sequencer_events))
     if "sweep" in settings.roles and number == 1:
         workers.append(SweepWorker(settings.url, settings.sweep_seconds))
+    if "gateway" in settings.roles and number == 1:
+        workers.append(_gateway())
     targets = Installation(settings.database).known_targets()
     workers += _relays(settings, calls, number, targets)
     workers += _consumers(settings, calls, number, targets)
     workers += _queues(settings, calls)
     return workers
+
+
+def _gateway() -> Worker:
+    """The gateway; its options come from its own variables and file, as for `penstock gateway`."""
+    from consumers.gateway.worker import GatewayWorker  # its packages are an extra
+
+    found = gateway_settings(gateway_url(os.environ), gateway_options({}, os.environ))
+    return GatewayWorker(found, MasterKeys.from_environment())
 
 
 def require_sinks(settings: Settings) -> None:

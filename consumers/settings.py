@@ -18,7 +18,7 @@ from penstock.upkeep.options import Effective, option, options_of
 from penstock.upkeep.settings import ServiceSettings
 
 #: What a daemon can do.
-ROLES = ("sequencer", "sweep", "relay", "consumers", "queues")
+ROLES = ("sequencer", "sweep", "relay", "consumers", "queues", "gateway")
 
 _NAMED: dict[str, str] = {}
 

@@ -142,6 +142,7 @@ OF_THE_PLATFORM = {
     " archive.",
     "erasures": "List erasures: who, when, why, and how many events; never what was in them.",
     "duty": "Sequence or sweep many databases at once, here or on Spark.",
+    "gateway": "Serve the HTTP API until SIGTERM: publish, receive and read from any language.",
     "policy": "Heartbeats, leases, statistics and retries of subscriptions, and what is kept.",
     "relay": "Send a subscription to a sink: what is there, or --forever."
     " Exit code 1: not all was sent.",

@@ -44,6 +44,13 @@ def found_where_none_is_configured() -> Iterator[None]:
         del os.environ[config.URL_VARIABLE]
 
 
+def running() -> tuple[Path, str] | None:
+    """The directory of the embedded database and its address, while it runs."""
+    directory = _directory()
+    url = None if directory is None else _url(directory)
+    return None if directory is None or url is None else (directory, url)
+
+
 def _directory() -> Path | None:
     """The directory that is named, or the one in the present folder or above it.
 

@@ -209,22 +209,39 @@ def receive(
             "receive inside a transaction would be forgotten with it",
             hint="call it on a connection that commits by itself, outside of any transaction",
         )
+    _WAIT.require("wait_seconds", wait_seconds)
+    look = partial(
+        hand_out, connection, subscription, max_events, visibility_seconds=visibility_seconds
+    )
+    until, pause = monotonic() + wait_seconds, FIRST_PAUSE_SECONDS
+    while not (found := look()) and (left := until - monotonic()) > 0:
+        sleep(min(pause, left))
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+    return found
+
+
+def hand_out(
+    connection: Any,
+    subscription: str,
+    max_events: int = 1,
+    *,
+    visibility_seconds: float | None = None,
+) -> list[Delivery]:
+    """One look of :func:`receive`, in the transaction that the connection is in.
+
+    For programs whose every call is a transaction that acts for somebody.  Commit it before anybody
+    gets the events: with a rollback, the count of the delivery is forgotten.
+    """
     _EVENTS.require("max_events", max_events)
     if visibility_seconds is not None:
         _CLAIM.require("visibility_seconds", visibility_seconds)
-    _WAIT.require("wait_seconds", wait_seconds)
-    look = partial(
-        database.call_events,
+    rows = database.call_events(
         connection,
         "receive",
         subscription=subscription,
         max_events=max_events,
         visibility_seconds=visibility_seconds,
     )
-    until, pause = monotonic() + wait_seconds, FIRST_PAUSE_SECONDS
-    while not (rows := look()) and (left := until - monotonic()) > 0:
-        sleep(min(pause, left))
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
     return _deliveries(rows)
 
 

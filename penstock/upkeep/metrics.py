@@ -61,6 +61,15 @@ METRICS: dict[str, About] = {
     "heartbeat_age_seconds": About(
         "gauge", "worker", "Since the last heartbeat that reached the database", max
     ),
+    "gateway_requests": About("counter", "worker", "Requests that the gateway has answered"),
+    "gateway_refused": About("counter", "worker", "Of these, with a code of 400 to 499"),
+    "gateway_failed": About("counter", "worker", "Of these, with a code of 500 or above"),
+    "gateway_published_events": About(
+        "counter", "worker", "Single publishes that the gateway has committed"
+    ),
+    "gateway_published_batches": About("counter", "worker", "Transactions that it needed for them"),
+    "gateway_present": About("gauge", "worker", "Requests that are being answered"),
+    "gateway_polls": About("gauge", "worker", "Of these, long polls that wait"),
     "worker_restarts": About("counter", "worker", "Restarts after a failure"),
     "worker_up": About(
         "gauge", "worker", "0 after a failure, until the worker runs again; else 1", min

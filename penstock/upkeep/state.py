@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.consumer.running.supervisor import Supervisor
-from penstock.consumer.running.worker import ConsumerWorker
 from penstock.upkeep.metrics import Figures, Histogram, add_up
 from penstock.upkeep.processes import ChildProcess
 from penstock.upkeep.watch import Watch, of_this_process
@@ -48,8 +47,7 @@ def figures_of(supervisor: Supervisor, calls: Calls) -> Figures:
         found["worker_restarts", worker.name] = float(restarts)
         found["worker_up", worker.name] = 0.0 if error else 1.0
         own = worker.counters()
-        if isinstance(worker, ConsumerWorker):
-            own |= worker.gauges()
+        own |= getattr(worker, "gauges", dict)()
         found |= {(name, worker.name): value for name, value in own.items()}
     return found
 

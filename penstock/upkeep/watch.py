@@ -34,6 +34,7 @@ class Watch:
 
     ``served`` are the subscriptions that the program reads.  With ``everything``, the lags are
     those of all subscriptions.  With ``waiting_seconds`` it also looks whether a sequencer works.
+    Without ``measures`` it only asks whether the database answers, for logins that may ask no more.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class Watch:
         *,
         everything: bool,
         waiting_seconds: float | None = None,
+        measures: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.waiting_seconds = waiting_seconds
         self._url = url
         self._served = served
         self._everything = everything
+        self._measures = measures
         self._clock = clock
         self._lock = threading.Lock()
         self._connection: database.Connection | None = None
@@ -68,7 +71,7 @@ class Watch:
     def figures(self) -> Figures:
         """Lags, and what the database counts.  When it is down, only that."""
         problem = self.problem()
-        if not problem and self._lock.acquire(timeout=PATIENCE_SECONDS):
+        if self._measures and not problem and self._lock.acquire(timeout=PATIENCE_SECONDS):
             try:
                 if self._clock() - self._measured_at > MEASURE_SECONDS:
                     problem = self._ask(self._measure)

@@ -1,0 +1,109 @@
+"""What the gateway answers: a status, headers and a body; and which status an error has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from penstock import database
+from penstock.errors import (
+    AccountNotFound,
+    AlreadyExists,
+    BackPressure,
+    BackwardCommit,
+    BelowLowSequence,
+    BeyondHighWatermark,
+    BookmarkNotFound,
+    DuplicateSession,
+    EpochError,
+    InUse,
+    LogBehind,
+    NamespaceNotFound,
+    NotRedriven,
+    PayloadTooLarge,
+    PenstockError,
+    PermissionDenied,
+    StaleLease,
+    StaleReceipt,
+    SubscriptionNotFound,
+    TopicNotFound,
+    UnknownConsumer,
+    UsageError,
+    WrongMode,
+)
+
+JSON = "application/json"
+_NOT_FOUND = (
+    TopicNotFound, SubscriptionNotFound, NamespaceNotFound, BookmarkNotFound, PermissionDenied,
+)  # fmt: skip
+_CONFLICT = (
+    AlreadyExists, BackwardCommit, BeyondHighWatermark, DuplicateSession, InUse, LogBehind,
+    NotRedriven, StaleLease, StaleReceipt, UnknownConsumer, WrongMode,
+)  # fmt: skip
+#: When a caller may come again, in seconds.
+_SOON = {"Retry-After": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(
+        self, status: int, message: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = dict(headers or {})
+
+
+def as_json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Answer:
+    """An answer with a value as JSON."""
+    return Answer(status, msgspec.json.encode(value), JSON, headers or {})
+
+
+def refused(error: Refused, operation: str, names: Mapping[str, str]) -> Answer:
+    """The answer to a request that is refused.  401 has no body: it tells nobody why."""
+    if error.status == 401:  # noqa: PLR2004 - the one that is special
+        return Answer(401, headers=error.headers | {"WWW-Authenticate": "Key, Signature"})
+    reason = {404: "NotFound", 409: "Conflict"}.get(error.status, "Error")
+    told = {"reason": reason, "operation": operation, "message": error.message} | dict(names)
+    return as_json(error.status, told, error.headers)
+
+
+def as_refused(error: Exception) -> Refused | None:
+    """The refusal that an error of the log, or of its database, stands for; None for a bug."""
+    if isinstance(error, AccountNotFound):
+        return Refused(401)
+    if isinstance(error, _NOT_FOUND):
+        # The database's text may name what is there and belongs to others.
+        return Refused(404, "there is no such thing, or this account has no right to it")
+    if isinstance(error, BackPressure):
+        return Refused(429, str(error), _SOON)
+    if isinstance(error, PenstockError) and not database.is_passing(error):
+        return Refused(_status(error), str(error))
+    if database.is_passing(error):
+        return Refused(503, "the database cannot do this now: try again", _SOON)
+    return None
+
+
+def _status(error: PenstockError) -> int:
+    if isinstance(error, _CONFLICT):
+        return 409
+    if isinstance(error, PayloadTooLarge):
+        return 413
+    if isinstance(error, (BelowLowSequence, EpochError)):
+        return 410
+    return 400 if isinstance(error, UsageError) else 503

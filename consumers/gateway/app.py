@@ -1,0 +1,79 @@
+"""The application: the table of operations as routes, behind the front."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from starlette.routing import Route, Router
+
+from consumers.gateway import cassieq, openapi, queues, streams, topics
+from consumers.gateway.access import Access, Keys
+from consumers.gateway.answers import as_json
+from consumers.gateway.calls import Receive, Send, Services
+from consumers.gateway.front import Endpoint, Front, Tally, answer
+from consumers.gateway.pool import Pool
+from consumers.gateway.publishing import Coalescer
+from consumers.gateway.settings import GatewaySettings
+from consumers.gateway.tails import Tails
+from penstock.accounts import FoundKey, MasterKeys, find_key
+
+#: In the order in which a request is compared with them: the hot ones first.
+OPERATIONS = (*cassieq.OPERATIONS, *topics.OPERATIONS, *queues.OPERATIONS, *streams.OPERATIONS)
+#: Calls that may wait for the database, for each of its connections.
+_WAITING_EACH = 256
+
+
+class Gateway:
+    """The application with what it has opened; close it at the end."""
+
+    def __init__(
+        self, settings: GatewaySettings, masters: MasterKeys, clock: Callable[[], float] = time.time
+    ) -> None:
+        calls, publishes = settings.connections, settings.publish_connections
+        self._pool = Pool(settings.url, calls, calls * _WAITING_EACH)
+        self._publish_pool = Pool(settings.url, publishes, publishes * 4, name="publish")
+        access = Access(
+            Keys(self._found, clock),
+            masters,
+            failures_a_minute=settings.failures_a_minute,
+            clock=clock,
+        )
+        self.services = Services(
+            settings,
+            access,
+            self._pool,
+            Coalescer(self._publish_pool, publishes),
+            Tails(self._pool),
+        )
+        self.tally = Tally()
+        self.app = Front(
+            Router(_routes(self.services), redirect_slashes=False), settings, self.tally
+        )
+
+    def close(self) -> None:
+        """Close the connections, after the calls that run."""
+        self._publish_pool.close()
+        self._pool.close()
+
+    async def _found(self, key_id: str) -> FoundKey | None:
+        return await self._pool.run(None, lambda connection: find_key(connection, key_id))
+
+
+def _routes(services: Services) -> list[Route]:
+    found = [
+        Route(each.whole_path, Endpoint(services, each), methods=[each.method])
+        for each in OPERATIONS
+    ]
+    return [*found, Route("/openapi.json", _Page(openapi.described(OPERATIONS)), methods=["GET"])]
+
+
+class _Page:
+    """A page that everybody may see."""
+
+    def __init__(self, value: Any) -> None:
+        self._made = as_json(200, value)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        await answer(send, self._made)

@@ -1,0 +1,228 @@
+"""The application from outside: limits, the request log, CORS; then who calls, and the call."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from consumers.gateway.answers import Answer, Refused, as_refused, refused
+from consumers.gateway.calls import Call, Gone, Receive, Send, Services
+from consumers.gateway.credentials.shown import Shown
+from consumers.gateway.operations import Operation
+from consumers.gateway.settings import GatewaySettings
+
+logger = logging.getLogger("penstock.gateway")
+
+_SERVER_ERROR = 500
+_CLIENT_ERROR = 400
+_CORS_HEADERS = "authorization, content-type, content-digest, signature, signature-input"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the gateway has answered."""
+
+    requests: int = 0
+    refused: int = 0
+    failed: int = 0
+    present: int = 0
+
+
+class Front:
+    """The outermost application."""
+
+    def __init__(self, inner: Any, settings: GatewaySettings, tally: Tally) -> None:
+        self._inner = inner
+        self._settings = settings
+        self._names = settings.names()
+        self._origins = settings.origins()
+        self._tally = tally
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        tally, begun = self._tally, time.perf_counter()
+        tally.present += 1
+        answered = _Answered(send, self._cors(scope))
+        try:
+            early = self._early(scope)
+            if early is not None:
+                await answer(answered, early)
+            else:
+                await self._inner(scope, receive, answered)
+        except Exception:
+            # Nothing of the request is logged: a body or a header may hold a secret.
+            logger.exception("a call failed", extra={"path": scope["path"]})
+            if not answered.status:
+                problem = Refused(500, "the gateway has failed; its log says why")
+                await answer(answered, refused(problem, "", {}))
+        finally:
+            tally.present -= 1
+            tally.requests += 1
+            tally.refused += _CLIENT_ERROR <= answered.status < _SERVER_ERROR
+            tally.failed += answered.status >= _SERVER_ERROR
+            self._log(scope, answered.status, time.perf_counter() - begun)
+
+    def _early(self, scope: Any) -> Answer | None:
+        """The answer to what needs no handler, or may not have one."""
+        host = dict(scope["headers"])[b"host"].decode("latin-1").lower()
+        if self._names and not ({host, host.rpartition(":")[0]} & self._names):
+            return refused(Refused(421, "this gateway is not called by that name"), "", {})
+        if self._tally.present > self._settings.max_requests:
+            busy = Refused(503, "too many requests at a time", {"Retry-After": "1"})
+            return refused(busy, "", {})
+        if scope["method"] == "OPTIONS" and self._cors(scope):
+            return Answer(204, headers={"Access-Control-Max-Age": "600"})
+        return None
+
+    def _cors(self, scope: Any) -> list[tuple[bytes, bytes]]:
+        origin = dict(scope["headers"]).get(b"origin", b"").decode("latin-1")
+        if not origin or not ({origin.lower(), "*"} & self._origins):
+            return []
+        told = {
+            "access-control-allow-origin": "*" if "*" in self._origins else origin,
+            "access-control-allow-methods": "GET, POST, PUT, DELETE",
+            "access-control-allow-headers": _CORS_HEADERS,
+            "vary": "origin",
+        }
+        return [(name.encode(), value.encode()) for name, value in told.items()]
+
+    def _log(self, scope: Any, status: int, seconds: float) -> None:
+        if self._settings.request_log == "none":
+            return
+        if self._settings.request_log == "errors" and status < _CLIENT_ERROR:
+            return
+        # Without the query: a signed address would be a secret.
+        told = {
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "ms": round(seconds * 1000, 2),
+            "address": (scope.get("client") or ("", 0))[0],
+        }
+        logger.info("request", extra=told | scope.get("told", {}))
+
+
+@dataclass(slots=True)
+class _Answered:
+    """Sends, and remembers the status."""
+
+    send: Send
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    status: int = 0
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self.headers:
+                message["headers"] = [*message.get("headers", []), *self.headers]
+        await self.send(message)
+
+
+class Endpoint:
+    """One operation as an application."""
+
+    def __init__(self, services: Services, operation: Operation) -> None:
+        self._services = services
+        self._operation = operation
+        self._proxies = services.settings.proxies()
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Find out who calls, and let the handler answer."""
+        params: Mapping[str, str] = scope["path_params"]
+        try:
+            made = await self._answered(scope, params, receive, send)
+        except Gone:
+            return
+        except Exception as error:
+            problem = error if isinstance(error, Refused) else as_refused(error)
+            if problem is None:
+                raise
+            named = {f"{name}Name": value for name, value in params.items()}
+            made = refused(problem, self._operation.name, named)
+        if made is not None:
+            await answer(send, made)
+
+    async def _answered(
+        self, scope: Any, params: Mapping[str, str], receive: Receive, send: Send
+    ) -> Answer | None:
+        services, operation = self._services, self._operation
+        headers = _headers(scope["headers"])
+        body = await _body(receive, headers, services.settings.max_body_bytes)
+        shown = Shown(
+            scope["method"],
+            scope["raw_path"].decode("latin-1"),
+            scope["query_string"].decode("latin-1"),
+            headers,
+            body,
+        )
+        address, is_safe = self._origin(scope, headers)
+        caller = await services.access.caller(shown, params["account"], address, is_safe=is_safe)
+        scope["told"] = {"account": caller.account, "key": caller.principal.key_id}
+        if caller.queue is not None and params.get("queue") != caller.queue:
+            raise Refused(401)
+        if not set(operation.levels).issubset(caller.levels):
+            raise Refused(403, f"the key lacks a level of {operation.levels!r}")
+        return await operation.handler(Call(services, caller, shown, params, receive, send))
+
+    def _origin(self, scope: Any, headers: Mapping[str, str]) -> tuple[str, bool]:
+        """From where a request comes, and whether nobody on the way could read it."""
+        address = (scope.get("client") or ("", 0))[0]
+        scheme = scope["scheme"]
+        if address in self._proxies:
+            address = headers.get("x-forwarded-for", address).rpartition(",")[2].strip()
+            scheme = headers.get("x-forwarded-proto", scheme)
+            return address, scheme == "https"
+        return address, scheme == "https" or _is_loopback(address)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _headers(given: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in given:
+        key, text = name.decode("latin-1"), value.decode("latin-1").strip()
+        found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
+
+
+async def _body(receive: Receive, headers: Mapping[str, str], most: int) -> bytes:
+    too_long = Refused(413, f"the body has more than {most} bytes", {"Connection": "close"})
+    length = headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > most:
+        raise too_long
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "the request ended early")
+        if message.get("body"):
+            parts.append(message["body"])
+            size += len(message["body"])
+        if size > most:
+            raise too_long
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def answer(send: Send, made: Answer) -> None:
+    """Send a whole answer."""
+    headers = [(name.lower().encode(), value.encode()) for name, value in made.headers.items()]
+    if made.body:
+        headers.append((b"content-type", made.content_type.encode()))
+    if made.status != 204:  # noqa: PLR2004 - it has no body and no length
+        headers.append((b"content-length", str(len(made.body)).encode()))
+    start = {"type": "http.response.start", "status": made.status, "headers": headers}
+    await send(start)
+    await send({"type": "http.response.body", "body": made.body})

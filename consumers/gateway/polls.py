@@ -1,0 +1,90 @@
+"""Long polls: many wait for a queue, and one of them looks for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+LONGEST_SECONDS = 30.0
+FIRST_PAUSE_SECONDS = 0.02
+#: Between two looks of an idle queue.
+LONGEST_PAUSE_SECONDS = 0.5
+
+Look = Callable[[], Coroutine[Any, Any, list[T]]]
+GiveBack = Callable[[list[T]], Awaitable[object]]
+
+
+class Polls:
+    """Whose turn it is to look, for each queue."""
+
+    def __init__(self) -> None:
+        self._turns: dict[Hashable, asyncio.Lock] = {}
+        self._users: dict[Hashable, int] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many polls there are now."""
+        return sum(self._users.values())
+
+    async def wait(
+        self, queue: Hashable, seconds: float, look: Look[T], give_back: GiveBack[T]
+    ) -> list[T]:
+        """What a look has found, or nothing after so many seconds.
+
+        Only one of those that wait for a queue looks, and rests between two looks.  So an idle
+        queue costs the same for one caller and for a thousand.  Cancel it when the caller has hung
+        up: no further look is made, and what the present one finds is given back.
+        """
+        if seconds <= 0:
+            return await self._look(look, give_back)
+        turn = self._turns.setdefault(queue, asyncio.Lock())
+        self._users[queue] = self._users.get(queue, 0) + 1
+        try:
+            return await self._in_turn(turn, seconds, look, give_back)
+        finally:
+            self._users[queue] -= 1
+            if not self._users[queue]:
+                del self._users[queue], self._turns[queue]
+
+    async def _in_turn(
+        self, turn: asyncio.Lock, seconds: float, look: Look[T], give_back: GiveBack[T]
+    ) -> list[T]:
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
+        try:
+            async with asyncio.timeout_at(until):
+                await turn.acquire()
+        except TimeoutError:
+            return []
+        try:
+            pause = FIRST_PAUSE_SECONDS
+            while (
+                not (found := await self._look(look, give_back)) and (left := until - clock()) > 0
+            ):
+                await asyncio.sleep(min(pause, left))
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            return found
+        finally:
+            turn.release()
+
+    async def _look(self, look: Look[T], give_back: GiveBack[T]) -> list[T]:
+        task = asyncio.create_task(look())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._keep(asyncio.create_task(_back(task, give_back)))
+            raise
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+async def _back(task: asyncio.Task[list[T]], give_back: GiveBack[T]) -> None:
+    found = await task
+    if found:
+        await give_back(found)

@@ -1,0 +1,103 @@
+"""Connections to the database, each with a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from consumers.gateway.answers import Refused
+from penstock import database
+from penstock.accounts import acting
+
+T = TypeVar("T")
+
+#: A call that takes longer is ended by the database.
+CALL_TIMEOUT_MS = 15_000
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """For whom a transaction acts: an account, by a key that was shown."""
+
+    account_id: str
+    key_id: str
+
+
+class Pool:
+    """Runs calls on connections.  Beyond ``most`` that wait, it refuses more."""
+
+    def __init__(self, url: str, connections: int, most: int, name: str = "calls") -> None:
+        self._url = url
+        self._most = most
+        self._name = name
+        self._waiting = 0
+        self._own = threading.local()
+        self._opened: set[Any] = set()
+        self._executor = ThreadPoolExecutor(connections, thread_name_prefix=f"gateway-{name}")
+
+    async def run(self, principal: Principal | None, work: Callable[[Any], T]) -> T:
+        """What ``work`` returns for a connection, in a transaction that acts for the principal."""
+        if self._waiting >= self._most:
+            raise Refused(429, "too many calls wait for the database", {"Retry-After": "1"})
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            call = functools.partial(self._on_own, principal, work)
+            return await loop.run_in_executor(self._executor, call)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Wait for calls that run, and close the connections."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        for connection in self._opened:
+            with suppress(Exception):  # it may be lost already
+                connection.close()
+
+    def _on_own(self, principal: Principal | None, work: Callable[[Any], T]) -> T:
+        for is_last in (False, True):
+            is_begun = False
+            connection = self._connection()
+            try:
+                if principal is None:
+                    return work(connection)
+                with acting(connection, principal.account_id, [principal.key_id]):
+                    is_begun = True
+                    return work(connection)
+            except Exception as error:
+                # A connection that an earlier restart has cut is noticed here, before the work.
+                if not self._is_lost(connection, error) or is_begun or is_last:
+                    raise
+        raise AssertionError("the second turn has returned or raised")
+
+    def _is_lost(self, connection: Any, error: Exception) -> bool:
+        is_lost = database.is_unavailable(error)
+        if is_lost or not _is_usable(connection):
+            self._own.connection = None
+            self._opened.discard(connection)
+            with suppress(Exception):  # it is lost
+                connection.close()
+        return is_lost
+
+    def _connection(self) -> Any:
+        connection = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = database.connect(
+                self._url,
+                application_name=f"penstock gateway {self._name}",
+                statement_timeout_ms=CALL_TIMEOUT_MS,
+            )
+            self._own.connection = connection
+            self._opened.add(connection)
+        return connection
+
+
+def _is_usable(connection: Any) -> bool:
+    """False for one that `acting` has closed after an error."""
+    return not getattr(connection, "closed", False) and getattr(connection, "open", True)

@@ -1,0 +1,151 @@
+"""What a gateway is asked to do, checked before it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ops.policies import yaml_file
+from penstock.database import config
+from penstock.errors import ConfigurationError
+from penstock.upkeep import settings as shared
+from penstock.upkeep.options import (
+    Effective,
+    Value,
+    chosen,
+    from_environment,
+    from_flags,
+    option,
+    options_of,
+    unknown,
+)
+from penstock.upkeep.settings import ServiceSettings
+
+PREFIX = "PENSTOCK_GATEWAY_"
+FILE = f"{PREFIX}CONFIG"
+#: The database by the gateway's own login, if the environment names it by another for others.
+URL_VARIABLE = f"{PREFIX}DATABASE_URL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions(ServiceSettings):
+    """Where the gateway listens, and its limits."""
+
+    host: str = option("text", "127.0.0.1", "where the API listens")
+    port: int = option("whole", 8080, "0: any free port; the log names it", 0, 65_535)
+    hosts: str | None = option(
+        "text", None, "the names by which it is called, with commas; default: any"
+    )
+    trusted_proxies: str | None = option(
+        "text", None, "addresses of proxies whose X-Forwarded-For and -Proto count, with commas"
+    )
+    tls_certificate: str | None = option("text", None, "a file in PEM, with the whole chain")
+    tls_key: str | None = option("text", None, "its private key, a file in PEM")
+    cors_origins: str | None = option(
+        "text", None, "origins whose pages may call it, with commas, or *; default: none"
+    )
+    connections: int = option("whole", 8, "connections to the database for single calls", 1, 256)
+    publish_connections: int = option("whole", 2, "connections for publishes", 1, 64)
+    max_body_bytes: int = option(
+        "whole", 8_388_608, "a longer body is refused before it is read", 1_024, 268_435_456
+    )
+    max_requests: int = option("whole", 4_096, "requests at a time; more get 503", 1, 1_000_000)
+    max_connections: int = option("whole", 10_000, "connections of callers", 1, 1_000_000)
+    request_seconds: float = option(
+        "number", 30.0, "how long a request may take to arrive", 0.1, 3_600
+    )
+    failures_a_minute: int = option(
+        "whole", 60, "failed attempts of an address, or of it on an account", 1, 1_000_000
+    )
+    request_log: str = option(
+        "word", "errors", "which requests are logged", words=("all", "errors", "none")
+    )
+    reconnects_per_second: float = shared.reconnects_per_second()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings(GatewayOptions):
+    """The same with the database.  ``masters`` derives the secrets of keys."""
+
+    url: str = field(repr=False)
+
+    def names(self) -> frozenset[str]:
+        """By which names it may be called; none: by any."""
+        return _listed(self.hosts)
+
+    def proxies(self) -> frozenset[str]:
+        """Whose word counts for where a request comes from."""
+        return _listed(self.trusted_proxies)
+
+    def origins(self) -> frozenset[str]:
+        """Whose pages may call it."""
+        return _listed(self.cors_origins)
+
+
+def gateway_options(flags: Mapping[str, object], environ: Mapping[str, str]) -> Effective:
+    """The value of every option, and where it comes from."""
+    options = options_of(GatewayOptions)
+    path = flags.get("config") or environ.get(FILE, "").strip()
+    return chosen(
+        options,
+        {
+            "flag": from_flags(options, flags),
+            "environment": from_environment(options, PREFIX, environ, FILE, URL_VARIABLE),
+            "file": _from_file(Path(str(path))) if path else {},
+        },
+    )
+
+
+def gateway_url(environ: Mapping[str, str]) -> str:
+    """The address of the database, by the gateway's login."""
+    url = environ.get(URL_VARIABLE, "").strip()
+    if url:
+        config.dialect_of_url(url)
+        return url
+    return config.database_url(environ)
+
+
+def gateway_settings(url: str, effective: Effective) -> GatewaySettings:
+    """The settings; a ConfigurationError names what is wrong."""
+    settings = GatewaySettings(url=url, **effective.values)
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        raise ConfigurationError(
+            "TLS needs a certificate and its key", hint="give --tls-certificate and --tls-key"
+        )
+    for path in filter(None, (settings.tls_certificate, settings.tls_key)):
+        if not os.access(path, os.R_OK):
+            raise ConfigurationError(f"the file {path} cannot be read", hint="check its rights")
+    return settings
+
+
+def shown(settings: GatewaySettings, effective: Effective) -> str:
+    """The effective configuration as YAML: each value with its source, and no secret."""
+    lines = [
+        f"{name}: {json.dumps(value)}  # {effective.sources[name]}"
+        for name, value in effective.values.items()
+    ]
+    return "\n".join(lines)
+
+
+def _listed(text: str | None) -> frozenset[str]:
+    return frozenset(each.strip().lower() for each in (text or "").split(",") if each.strip())
+
+
+def _from_file(path: Path) -> dict[str, Value]:
+    options = options_of(GatewayOptions)
+    hint = f"give another with --config or {FILE}"
+    content = yaml_file.parse(yaml_file.read(path, "the gateway's file", hint), path.name)
+    if not isinstance(content or {}, dict):
+        raise ConfigurationError(
+            f"{path.name} is not a table", hint="write one `option: value` a line"
+        )
+    found = {}
+    for key, value in (content or {}).items():
+        if key not in options:
+            raise unknown(f"{path.name}: the option", str(key), options)
+        if value is not None:
+            found[key] = options[key].read(value, f"{path.name}: {key}")
+    return found

@@ -1,0 +1,170 @@
+"""The call that listens to a topic, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from consumers.gateway.answers import Answer, Refused, as_refused
+from consumers.gateway.calls import Call, Gone, number
+from consumers.gateway.operations import Operation, Parameter
+from consumers.gateway.tails import Kept, Tail, read_on
+from penstock.records import PartitionRange
+from penstock.topics import names
+
+#: A comment goes so often, so that a caller without network is noticed.
+COMMENT_SECONDS = 15.0
+#: The right to read is asked for again so often.
+RIGHT_SECONDS = 10.0
+#: A caller that takes nothing for so long is cut off.
+SEND_SECONDS = 10.0
+_PLACE = re.compile(r"(\d{1,9})\.(\d{1,5}\.\d{1,18}(?:-\d{1,5}\.\d{1,18}){0,1023})", re.ASCII)
+
+
+class Listener:
+    """One caller that listens."""
+
+    def __init__(self, call: Call, tail: Tail, partition: int | None) -> None:
+        self._call = call
+        self._tail = tail
+        self._partition = partition
+        self._topic = call.address("topic")
+        #: The last sequence that was sent, or was there at the start, of each partition.
+        self.positions: dict[int, int] = {}
+        self._sent = self._asked = time.monotonic()
+
+    async def ranges(self) -> list[PartitionRange]:
+        """The partitions that it listens to, as the account may see them now."""
+        self._asked = time.monotonic()
+        found = await self._call.run(partial(names.partition_ranges, topic=self._topic))
+        return [each for each in found if self._partition in {None, each.partition}]
+
+    async def listen(self) -> None:
+        """Send until the caller hangs up, or may listen no longer."""
+        number_ = self._tail.ring.next_number
+        await self._fetch_missing()
+        while True:
+            events = self._tail.ring.since(number_)
+            number_ = self._tail.ring.next_number
+            if events is None or not await self._send_next(events):
+                await self._fetch_missing()
+                continue
+            if time.monotonic() - self._asked >= RIGHT_SECONDS:
+                await self.ranges()
+            if time.monotonic() - self._sent >= COMMENT_SECONDS:
+                await self._send(b": \n\n")
+            if self._tail.ring.next_number == number_:
+                await self._tail.changed(1.0)
+
+    async def _send_next(self, events: list[Kept]) -> bool:
+        """Send those that come next; False when one is missing between."""
+        frames: list[bytes] = []
+        is_whole = True
+        for event in events:
+            if self._partition not in {None, event.partition}:
+                continue
+            position = self.positions.get(event.partition, 0)
+            if event.sequence > position + 1:
+                is_whole = False
+                break
+            if event.sequence == position + 1:
+                self.positions[event.partition] = event.sequence
+                frames.append(self._frame(event))
+        if frames:
+            await self._send(b"".join(frames))
+        return is_whole
+
+    async def _fetch_missing(self) -> None:
+        """Fetch what is missing, until the position of each partition is the newest."""
+        while True:
+            ranges = await self.ranges()
+            found = await self._call.run(
+                partial(read_on, topic=self._topic, ranges=ranges, known=dict(self.positions))
+            )
+            if not found:
+                return
+            await self._send_next(found)
+
+    def _frame(self, event: Kept) -> bytes:
+        places = "-".join(f"{p}.{s}" for p, s in sorted(self.positions.items()))
+        return f"id: {event.history}.{places}\ndata: ".encode() + event.data + b"\n\n"
+
+    async def _send(self, data: bytes) -> None:
+        message = {"type": "http.response.body", "body": data, "more_body": True}
+        async with asyncio.timeout(SEND_SECONDS):
+            await self._call.send(message)
+        self._sent = time.monotonic()
+
+
+async def stream(call: Call) -> Answer | None:
+    """Events of a topic as they come, after those that Last-Event-ID names."""
+    given = call.queries()
+    partition = int(number(given, "partition", 0, 0, 65_535)) if "partition" in given else None
+    tail, leave = call.services.tails.join(call.caller.principal, call.address("topic"))
+    try:
+        listener = Listener(call, tail, partition)
+        ranges = await listener.ranges()
+        if not ranges:
+            raise Refused(400, "the topic has no such partition")
+        listener.positions = _start(call, given, ranges)
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+        await call.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await _until_gone(call, listener)
+        return None
+    finally:
+        leave()
+
+
+async def _until_gone(call: Call, listener: Listener) -> None:
+    try:
+        await call.unless_gone(listener.listen())
+    except (Gone, TimeoutError):
+        pass  # the caller has hung up, or takes nothing
+    except Exception as error:
+        problem = error if isinstance(error, Refused) else as_refused(error)
+        if problem is None:
+            raise
+        told = f"event: end\ndata: {problem.status}\n\n".encode()
+        await call.send({"type": "http.response.body", "body": told, "more_body": True})
+    await call.send({"type": "http.response.body", "body": b""})
+
+
+def _start(call: Call, given: Mapping[str, str], ranges: list[PartitionRange]) -> dict[int, int]:
+    """After which sequence of each partition it begins."""
+    text = call.shown.header("last-event-id") or given.get("after", "")
+    if not text:
+        if given.get("from", "latest") == "earliest":
+            return {each.partition: each.low_sequence - 1 for each in ranges}
+        return {each.partition: each.high_watermark for each in ranges}
+    place = _PLACE.fullmatch(text)
+    if place is None:
+        raise Refused(400, "Last-Event-ID has to be as it was sent: history.partition.sequence")
+    if int(place[1]) != ranges[0].history:
+        raise Refused(409, f"the log has another history now than {place[1]}: begin anew")
+    known = {
+        int(partition): int(sequence)
+        for partition, sequence in (each.split(".") for each in place[2].split("-"))
+    }
+    for each in ranges:
+        if known.get(each.partition, 0) > each.high_watermark:
+            raise Refused(409, "that position lies beyond the log")
+    return {each.partition: known.get(each.partition, 0) for each in ranges}
+
+
+OPERATIONS = (
+    Operation(
+        "GET", "/topics/{topic:path}/stream", "r", "stream",
+        "Events as they come (server-sent events)", stream,
+        {200: "events; Last-Event-ID goes on after one", 404: "there is no such topic",
+         409: "the position is of another history, or beyond the log"},
+        queries=(
+            Parameter("partition", "integer", "of this one only"),
+            Parameter("from", "string", "latest or earliest; latest"),
+            Parameter("after", "string", "the same as Last-Event-ID"),
+        ),
+        gives="text/event-stream",
+    ),
+)  # fmt: skip

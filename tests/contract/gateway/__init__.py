@@ -1,0 +1,1 @@
+"""The HTTP gateway on every engine."""

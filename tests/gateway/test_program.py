@@ -1,0 +1,118 @@
+"""`penstock gateway` as its operator sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import psycopg
+import pytest
+
+from consumers import daemon
+from consumers.gateway import embedded
+from consumers.gateway.settings import gateway_options, gateway_settings, gateway_url
+from consumers.gateway.worker import GatewayWorker
+from consumers.settings import Settings
+from penstock import accounts
+from penstock.accounts import MasterKeys
+from penstock.errors import ActsForNobody, ConfigurationError
+from penstock.upkeep.state import Calls
+from tests.consumers.process import PENSTOCK, Daemon, until
+from tests.contract.gateway.kit import send
+
+
+def test_it_serves_on_an_embedded_database_until_it_is_told_to_stop(
+    database_url: str, tmp_path: Path
+) -> None:
+    url, masters = embedded.made(database_url, tmp_path)
+    assert embedded.made(database_url, tmp_path)[0] == url
+    file = tmp_path / embedded._FILE
+    assert file.stat().st_mode & 0o777 == 0o600
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        accounts.create_account(owner, "shop")
+        key = accounts.create_key(owner, "shop", masters)
+        environment = {
+            "PENSTOCK_MASTER_KEYS_FILE": str(file),
+            "PENSTOCK_GATEWAY_REQUEST_LOG": "all",
+        }
+        started = Daemon(
+            url, tmp_path / "log", ("gateway", "--port", "0"), environment, program=PENSTOCK
+        )
+        try:
+            port = _port(started.wait_started())
+            told = {"Authorization": f"Key {key.key_id}.{key.secret}"}
+            path = "/api/v1/accounts/shop/queues?secret=in-a-query"
+            assert send(port, "GET", path, headers=told).status == 200
+            until(lambda: started.get("/readyz")[0] == 200, "it is ready")
+            assert started.get("/livez")[0] == 200
+            assert started.metric("penstock_gateway_requests_total", "gateway") == 1
+            started.terminate()
+            assert started.exit_code() == 0
+        finally:
+            started.kill()
+            owner.execute(f"DROP OWNED BY {embedded.LOGIN}")
+            owner.execute(f"DROP ROLE {embedded.LOGIN}")
+    (line,) = [each for each in started.events() if each["event"] == "request"]
+    assert (line["method"], line["status"], line["account"]) == ("GET", 200, "shop")
+    assert key.secret not in started.text()
+    assert "in-a-query" not in started.text()
+
+
+def _port(started: Daemon) -> int:
+    """The port of the API."""
+    line = until(
+        lambda: [each for each in started.events() if each["event"] == "gateway listens"], "it"
+    )[0]
+    return int(line["port"])
+
+
+def test_a_login_with_other_rights_is_refused(database_url: str, tmp_path: Path) -> None:
+    settings = gateway_settings(database_url, gateway_options({"port": "0"}, {}))
+    with pytest.raises(ActsForNobody):
+        GatewayWorker(settings, MasterKeys(["m" * 40])).run(Event())
+
+
+def test_options_come_from_flags_variables_and_one_file(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("port: 1\nconnections: 3\nhosts: a, B\n")
+    environ = {"PENSTOCK_GATEWAY_CONFIG": str(file), "PENSTOCK_GATEWAY_CONNECTIONS": "4"}
+    found = gateway_options({"port": "2"}, environ)
+    settings = gateway_settings("postgresql://x@y/z", found)
+    assert (settings.port, settings.connections) == (2, 4)
+    assert settings.names() == {"a", "b"}
+    assert found.sources["connections"] == "environment"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "said"),
+    [
+        ({}, {"PENSTOCK_GATEWAY_PROT": "1"}, "PENSTOCK_GATEWAY_PORT"),
+        ({"port": "x"}, {}, "--port"),
+        ({"tls_certificate": "/nowhere"}, {}, "TLS"),
+        ({"tls_certificate": "/nowhere", "tls_key": "/nowhere"}, {}, "/nowhere"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_it_starts(
+    flags: dict[str, Any], environ: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        gateway_settings("postgresql://x@y/z", gateway_options(flags, environ))
+
+
+def test_the_gateway_may_have_an_address_of_its_own() -> None:
+    both = {"PENSTOCK_DATABASE_URL": "postgresql://a@b/c"}
+    assert gateway_url(both) == "postgresql://a@b/c"
+    both["PENSTOCK_GATEWAY_DATABASE_URL"] = "mysql://d@e/f"
+    assert gateway_url(both) == "mysql://d@e/f"
+
+
+def test_the_daemon_has_a_role_for_it(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_MASTER_KEYS", "m" * 40)
+    monkeypatch.setenv("PENSTOCK_GATEWAY_DATABASE_URL", database_url)
+    monkeypatch.setenv("PENSTOCK_GATEWAY_PORT", "0")
+    settings = Settings(url="postgresql://nobody@nowhere/x", roles=("gateway",))
+    (worker,) = daemon.build_workers(settings, Calls())
+    assert isinstance(worker, GatewayWorker)
+    with pytest.raises(ActsForNobody):  # it has reached its own database, as its owner
+        worker.run(Event())
