@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from consumers.gateway.answers import Refused
-from consumers.gateway.credentials import signed_requests, signed_urls, sigv4
-from consumers.gateway.credentials.nonces import Nonces
-from consumers.gateway.credentials.shown import TOKEN, BadCredentials, Shown, is_same
+from consumers.gateway.credentials import signed_requests, signed_urls
+from consumers.gateway.credentials.nonces import Nonces, TooManyNonces
+from consumers.gateway.credentials.shown import TOKEN, BadCredentials, ShownRequest, is_same
 from consumers.gateway.pool import Principal
 from penstock.accounts import FoundKey, MasterKeys
 from penstock.errors import ConfigurationError
@@ -21,18 +24,23 @@ from penstock.errors import ConfigurationError
 KEY_SECONDS = 10.0
 _MOST_KEYS = 10_000
 _MOST_ADDRESSES = 10_000
+_MINUTE = 60.0
 
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """An account, and what its key lets it do; ``queue`` None: all its queues."""
+class AccountCaller:
+    """An account, and what its key lets it do; ``queue`` None: all its queues.
+
+    ``signed`` has to be over the body too, which comes after the caller is known.
+    """
 
     account: str
     principal: Principal
     levels: str
     queue: str | None
+    signed: signed_requests.SignedRequest | None = None
 
 
 class Signed(Protocol):
@@ -46,54 +54,92 @@ class Signed(Protocol):
         """Whether the holder of this secret made it."""
 
 
-class Keys:
-    """Keys of accounts, each read once in a while."""
-
-    def __init__(self, read: Callable[[str], Awaitable[FoundKey | None]], clock: Clock) -> None:
-        self._read = read
-        self._clock = clock
-        self._known: OrderedDict[str, tuple[float, FoundKey | None]] = OrderedDict()
-
-    async def find(self, key_id: str) -> FoundKey | None:
-        """A key by its id; None when there is none that is good now."""
-        now = self._clock()
-        until, key = self._known.get(key_id, (now, None))
-        if until <= now:
-            key = await self._read(key_id)
-            self._known[key_id] = (now + KEY_SECONDS, key)
-            self._known.move_to_end(key_id)
-            if len(self._known) > _MOST_KEYS:
-                self._known.popitem(last=False)
-        return key if key is not None and key.is_good else None
-
-
 class Failures:
-    """Failed attempts, by address and by account: each may make so many a minute."""
+    """Failed attempts: each address may make so many a minute."""
 
     def __init__(self, a_minute: int, clock: Clock) -> None:
         self._a_minute = a_minute
         self._clock = clock
         self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._asking: Counter[str] = Counter()
 
-    def require_few(self, *names: str) -> None:
-        """Refused when one of these has failed too often in this minute."""
+    def require_few(self, name: str) -> None:
+        """Refused when this one has failed too often in this minute."""
         now = self._clock()
-        for name in names:
-            begun, count = self._seen.get(name, (now, 0))
-            if count >= self._a_minute and now - begun < 60:  # noqa: PLR2004 - a minute
-                left = max(1, int(60 - (now - begun)))
-                raise Refused(429, "too many failed attempts", {"Retry-After": str(left)})
+        begun, count = self._seen.get(name, (now, 0))
+        if now - begun >= _MINUTE:
+            count = 0
+        if count + self._asking[name] >= self._a_minute:
+            left = max(1, int(_MINUTE - (now - begun)))
+            raise Refused(429, "too many failed attempts", {"Retry-After": str(left)})
 
-    def note(self, *names: str) -> None:
-        """One more failure of these."""
+    @contextmanager
+    def asking(self, name: str) -> Iterator[None]:
+        """While the database is asked for this one; what may fail counts until it has not."""
+        self.require_few(name)
+        self._asking[name] += 1
+        try:
+            yield
+        finally:
+            self._asking[name] -= 1
+            if not self._asking[name]:
+                del self._asking[name]
+
+    def note(self, name: str) -> None:
+        """One more failure of this one."""
         now = self._clock()
-        for name in names:
-            begun, count = self._seen.get(name, (now, 0))
-            is_old = now - begun >= 60  # noqa: PLR2004 - a minute
-            self._seen[name] = (now, 1) if is_old else (begun, count + 1)
-            self._seen.move_to_end(name)
-            if len(self._seen) > _MOST_ADDRESSES:
-                self._seen.popitem(last=False)
+        begun, count = self._seen.get(name, (now, 0))
+        self._seen[name] = (now, 1) if now - begun >= _MINUTE else (begun, count + 1)
+        self._seen.move_to_end(name)
+        if len(self._seen) > _MOST_ADDRESSES:
+            self._seen.popitem(last=False)
+
+
+class Keys:
+    """Keys of accounts, each read once in a while."""
+
+    def __init__(
+        self,
+        read: Callable[[str], Awaitable[FoundKey | None]],
+        failures: Failures,
+        clock: Clock,
+    ) -> None:
+        self._read = read
+        self._failures = failures
+        self._clock = clock
+        self._known: OrderedDict[str, tuple[float, FoundKey | None]] = OrderedDict()
+        self._reading: dict[str, asyncio.Future[FoundKey | None]] = {}
+
+    async def find(self, key_id: str, name: str) -> FoundKey | None:
+        """A key by its id; None when there is none that is good now.
+
+        Only what is not known to be a key counts as an attempt of ``name``.  So whoever shares an
+        address with one that fails goes on with the keys that are in use.
+        """
+        until, key = self._known.get(key_id, (0.0, None))
+        if until <= self._clock():
+            reading = self._reading.get(key_id)
+            if reading is not None:
+                key = await asyncio.shield(reading)
+            elif key is not None:
+                key = await self._asked(key_id)
+            else:
+                with self._failures.asking(name):
+                    key = await self._asked(key_id)
+        return key if key is not None and key.is_good else None
+
+    async def _asked(self, key_id: str) -> FoundKey | None:
+        """Ask the database, once for all who want to know at the same time."""
+        reading = self._reading[key_id] = asyncio.ensure_future(self._read(key_id))
+        try:
+            key = await reading
+        finally:
+            del self._reading[key_id]
+        self._known[key_id] = (self._clock() + KEY_SECONDS, key)
+        self._known.move_to_end(key_id)
+        if len(self._known) > _MOST_KEYS:
+            self._known.popitem(last=False)
+        return key
 
 
 class Access:
@@ -101,65 +147,77 @@ class Access:
 
     def __init__(
         self,
-        keys: Keys,
+        read: Callable[[str], Awaitable[FoundKey | None]],
         masters: MasterKeys,
         *,
         failures_a_minute: int,
         clock: Clock = time.time,
     ) -> None:
-        self._keys = keys
+        self._failures = Failures(failures_a_minute, clock)
+        self._keys = Keys(read, self._failures, clock)
         self._masters = masters
         self._clock = clock
-        self._nonces = Nonces(signed_requests.NONCE_SECONDS)
-        self._failures = Failures(failures_a_minute, clock)
+        self._nonces = Nonces()
 
-    async def caller(self, shown: Shown, account: str, address: str, *, is_safe: bool) -> Caller:
+    async def caller(
+        self, shown: ShownRequest, account: str, address: str, *, is_safe: bool
+    ) -> AccountCaller:
         """Who calls this account.  Refused: 401 for anything that is not right, 429 too often.
 
-        ``is_safe`` says that nobody on the way can read the request.
+        ``is_safe`` says that nobody on the way can read the request.  The body is not needed: it
+        is read when it is known who sends it, and `require_body` looks at it then.
         """
-        # By address first: whoever guesses at many accounts is stopped by that.
-        names = (f"address {address}", f"account {account} {address}")
-        self._failures.require_few(*names)
-        try:
-            return await self._caller(shown, account, is_safe=is_safe)
-        except BadCredentials as error:
-            self._failures.note(*names)
-            raise Refused(401, str(error)) from None
+        name = _counted(address)
+        with self._noted(name, 401):
+            return await self._caller(shown, account, name, is_safe=is_safe)
 
-    async def aws_caller(self, shown: Shown, address: str) -> Caller:
-        """The same for a call of SQS: the key says which account it is."""
-        name = f"address {address}"
-        self._failures.require_few(name)
+    def require_body(self, caller: AccountCaller, body: bytes, address: str) -> None:
+        """Refused when the caller has signed another body."""
+        with self._noted(_counted(address), 401):
+            if caller.signed is not None and not caller.signed.is_over(body):
+                raise BadCredentials("the body is not the one that was signed")
+
+    @contextmanager
+    def _noted(self, name: str, status: int) -> Iterator[None]:
         try:
-            return _caller_of(await self._signer(sigv4.read(shown, self._clock()), None))
+            yield
         except BadCredentials as error:
+            self._failures.require_few(name)
             self._failures.note(name)
-            raise Refused(403, str(error)) from None
+            raise Refused(status, str(error)) from None
 
-    async def _caller(self, shown: Shown, account: str, *, is_safe: bool) -> Caller:
+    async def _caller(
+        self, shown: ShownRequest, account: str, name: str, *, is_safe: bool
+    ) -> AccountCaller:
         now = self._clock()
         scheme, _, secret = shown.header("authorization").partition(" ")
         if scheme.lower() == "key":
             if not is_safe:
                 raise BadCredentials("a key was sent without TLS")
-            key = await self._signer(_shown_key(secret.strip()), account)
-        elif scheme:
+            return _caller_of(await self._signer(_shown_key(secret.strip()), account, name))
+        if scheme:
             raise BadCredentials("the scheme of Authorization is not known")
-        elif signed_requests.is_signed(shown):
+        if signed_requests.is_signed(shown):
             signed = signed_requests.read(shown, shown.header("host").lower(), now)
-            key = await self._signer(signed, account)
-            if not self._nonces.take(signed.key_id, signed.nonce, now):
-                raise BadCredentials("the nonce was shown before")
-        elif signed_urls.is_signed(shown):
+            key = await self._signer(signed, account, name)
+            self._take_nonce(signed, now)
+            return replace(_caller_of(key), signed=signed)
+        if signed_urls.is_signed(shown):
             url = signed_urls.read(shown, account, now)
-            return _caller_of(await self._signer(url, account), url)
-        else:
-            raise BadCredentials("there are no credentials")
-        return _caller_of(key)
+            return _caller_of(await self._signer(url, account, name), url)
+        raise BadCredentials("there are no credentials")
 
-    async def _signer(self, signed: Signed, account: str | None) -> tuple[str, FoundKey]:
-        key = await self._keys.find(signed.key_id)
+    def _take_nonce(self, signed: signed_requests.SignedRequest, now: float) -> None:
+        until = signed.created + signed_requests.LIFETIME_SECONDS
+        try:
+            if not self._nonces.take(signed.key_id, signed.nonce, until, now):
+                raise BadCredentials("the nonce was shown before")
+        except TooManyNonces:
+            busy = "too many signed requests of this key in five minutes"
+            raise Refused(429, busy, {"Retry-After": "30"}) from None
+
+    async def _signer(self, signed: Signed, account: str | None, name: str) -> tuple[str, FoundKey]:
+        key = await self._keys.find(signed.key_id, name)
         # Without a key it takes as long as with one: the secret of another is computed.
         account_id, version = (key.account_id, key.version) if key else ("", 1)
         try:
@@ -170,6 +228,14 @@ class Access:
         if not signed.is_by(secret) or key is None or account not in {None, key.account}:
             raise BadCredentials("the key, the signature or the account is wrong")
         return signed.key_id, key
+
+
+def _counted(address: str) -> str:
+    """By which name the failures of an address count: of IPv6, everybody has a whole network."""
+    try:
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    except ValueError:
+        return address[:64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +256,9 @@ def _shown_key(text: str) -> _ShownKey:
     return _ShownKey(key_id, secret)
 
 
-def _caller_of(signer: tuple[str, FoundKey], url: signed_urls.SignedUrl | None = None) -> Caller:
+def _caller_of(
+    signer: tuple[str, FoundKey], url: signed_urls.SignedUrl | None = None
+) -> AccountCaller:
     """Both the key and a signed address may limit what the caller does."""
     key_id, key = signer
     levels, queue = key.levels, key.queue
@@ -199,4 +267,4 @@ def _caller_of(signer: tuple[str, FoundKey], url: signed_urls.SignedUrl | None =
         if queue is not None and url.queue not in {None, queue}:
             raise BadCredentials("the key is for another queue")
         queue = queue or url.queue
-    return Caller(key.account, Principal(key.account_id, key_id), levels, queue)
+    return AccountCaller(key.account, Principal(key.account_id, key_id), levels, queue)

@@ -48,7 +48,7 @@ _SOON = {"Retry-After": "1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GatewayAnswer:
     """A whole answer."""
 
     status: int
@@ -69,15 +69,15 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
-def as_json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Answer:
+def as_json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> GatewayAnswer:
     """An answer with a value as JSON."""
-    return Answer(status, msgspec.json.encode(value), JSON, headers or {})
+    return GatewayAnswer(status, msgspec.json.encode(value), JSON, headers or {})
 
 
-def refused(error: Refused, operation: str, names: Mapping[str, str]) -> Answer:
+def refused(error: Refused, operation: str, names: Mapping[str, str]) -> GatewayAnswer:
     """The answer to a request that is refused.  401 has no body: it tells nobody why."""
     if error.status == 401:  # noqa: PLR2004 - the one that is special
-        return Answer(401, headers=error.headers | {"WWW-Authenticate": "Key, Signature"})
+        return GatewayAnswer(401, headers=error.headers | {"WWW-Authenticate": "Key, Signature"})
     reason = {404: "NotFound", 409: "Conflict"}.get(error.status, "Error")
     told = {"reason": reason, "operation": operation, "message": error.message} | dict(names)
     return as_json(error.status, told, error.headers)
@@ -94,8 +94,16 @@ def as_refused(error: Exception) -> Refused | None:
         return Refused(429, str(error), _SOON)
     if isinstance(error, PenstockError) and not database.is_passing(error):
         return Refused(_status(error), str(error))
+    return _of_driver(error)
+
+
+def _of_driver(error: Exception) -> Refused | None:
     if database.is_passing(error):
         return Refused(503, "the database cannot do this now: try again", _SOON)
+    if any(kind.__name__ == "DataError" for kind in type(error).__mro__):
+        # So PEP 249 calls what a driver, or the database, cannot take as a value. A text with NUL
+        # is one, and which texts of a call may have none differs between the engines.
+        return Refused(400, "a value of this call cannot be stored: it has NUL, or is too large")
     return None
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from starlette.routing import Route, Router
 
 from consumers.gateway import cassieq, openapi, queues, streams, topics
-from consumers.gateway.access import Access, Keys
+from consumers.gateway.access import Access
 from consumers.gateway.answers import as_json
+from consumers.gateway.bodies import Bodies
 from consumers.gateway.calls import Receive, Send, Services
 from consumers.gateway.front import Endpoint, Front, Tally, answer
 from consumers.gateway.pool import Pool
@@ -35,7 +36,7 @@ class Gateway:
         self._pool = Pool(settings.url, calls, calls * _WAITING_EACH)
         self._publish_pool = Pool(settings.url, publishes, publishes * 4, name="publish")
         access = Access(
-            Keys(self._found, clock),
+            self._found,
             masters,
             failures_a_minute=settings.failures_a_minute,
             clock=clock,
@@ -62,14 +63,19 @@ class Gateway:
 
 
 def _routes(services: Services) -> list[Route]:
+    bodies = Bodies(services.settings.bodies_bytes)
     found = [
-        Route(each.whole_path, Endpoint(services, each), methods=[each.method])
+        Route(each.whole_path, Endpoint(services, each, bodies), methods=[each.method])
         for each in OPERATIONS
     ]
-    return [*found, Route("/openapi.json", _Page(openapi.described(OPERATIONS)), methods=["GET"])]
+    found.append(Route("/openapi.json", _OpenPage(openapi.described(OPERATIONS)), methods=["GET"]))
+    for route in found:
+        # Starlette adds HEAD to each GET.  But some of these take a message.
+        route.methods = (route.methods or set()) - {"HEAD"}
+    return found
 
 
-class _Page:
+class _OpenPage:
     """A page that everybody may see."""
 
     def __init__(self, value: Any) -> None:

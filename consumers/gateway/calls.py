@@ -10,9 +10,9 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from consumers.gateway.access import Access, Caller
-from consumers.gateway.answers import Answer, Refused
-from consumers.gateway.credentials.shown import Shown
+from consumers.gateway.access import Access, AccountCaller
+from consumers.gateway.answers import GatewayAnswer, Refused
+from consumers.gateway.credentials.shown import ShownRequest
 from consumers.gateway.polls import Polls
 from consumers.gateway.pool import Pool
 from consumers.gateway.publishing import Coalescer
@@ -44,12 +44,12 @@ class Services:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HttpCall:
     """One call by a caller who may make it."""
 
     services: Services
-    caller: Caller
-    shown: Shown
+    caller: AccountCaller
+    shown: ShownRequest
     params: Mapping[str, str]
     receive: Receive
     send: Send
@@ -101,7 +101,7 @@ class Call:
             pass
 
 
-Handler = Callable[[Call], Awaitable[Answer | None]]
+Handler = Callable[[HttpCall], Awaitable[GatewayAnswer | None]]
 
 
 def number(

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from consumers.gateway.answers import Answer, Refused, as_json
-from consumers.gateway.calls import Call, number
+from consumers.gateway.answers import GatewayAnswer, Refused, as_json
+from consumers.gateway.calls import HttpCall, number
 from consumers.gateway.operations import Operation, Parameter
 from penstock.errors import MalformedReceipt, SubscriptionNotFound
 from penstock.records import Message
@@ -43,7 +43,7 @@ class MessageUpdate(msgspec.Struct):
     newInvisibilitySeconds: float = 0
 
 
-async def list_queues(call: Call) -> Answer:
+async def list_queues(call: HttpCall) -> GatewayAnswer:
     """All queues of the account."""
 
     def work(connection: Any) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ async def list_queues(call: Call) -> Answer:
     return as_json(200, await call.run(work))
 
 
-async def create_queue(call: Call) -> Answer:
+async def create_queue(call: HttpCall) -> GatewayAnswer:
     """Make a queue; one that is there already is left as it is."""
     wanted = call.body(QueueDefinition)
     if not _NAME.fullmatch(wanted.queueName):
@@ -78,20 +78,20 @@ async def create_queue(call: Call) -> Answer:
         await call.run(lambda connection: queue.describe(connection, address))
     except SubscriptionNotFound:
         await call.run(work)
-        return Answer(201)
+        return GatewayAnswer(201)
     if fails:
         raise Refused(409, "the queue exists")
-    return Answer(200)
+    return GatewayAnswer(200)
 
 
-async def describe_queue(call: Call) -> Answer:
+async def describe_queue(call: HttpCall) -> GatewayAnswer:
     """The settings of a queue."""
     address = _address(call)
     settings = await call.run(lambda connection: queue.describe(connection, address))
     return as_json(200, _definition(call.caller.account, call.params["queue"], settings))
 
 
-async def delete_queue(call: Call) -> Answer:
+async def delete_queue(call: HttpCall) -> GatewayAnswer:
     """Delete a queue with its messages.  409 while another subscription reads its topic."""
     address = _address(call)
 
@@ -101,17 +101,17 @@ async def delete_queue(call: Call) -> Answer:
         names.delete_topic(connection, address)
 
     await call.run(work)
-    return Answer(200)
+    return GatewayAnswer(200)
 
 
-async def statistics(call: Call) -> Answer:
+async def statistics(call: HttpCall) -> GatewayAnswer:
     """How many messages are unfinished."""
     address = _address(call)
     found = await call.run(lambda connection: queue.statistics(connection, address))
     return as_json(200, {"size": found.size})
 
 
-async def next_message(call: Call) -> Answer:
+async def next_message(call: HttpCall) -> GatewayAnswer:
     """Receive one message, hidden from others for a while."""
     address = _address(call)
     seconds = number(call.queries(), "invisibilityTimeSeconds", 30, 0, _LONGEST_CLAIM)
@@ -119,11 +119,11 @@ async def next_message(call: Call) -> Answer:
         lambda connection: queue.hand_out(connection, address, 1, visibility_seconds=seconds)
     )
     if not found:
-        return Answer(204)
+        return GatewayAnswer(204)
     return as_json(200, _message(found[0]))
 
 
-async def put_message(call: Call) -> Answer:
+async def put_message(call: HttpCall) -> GatewayAnswer:
     """Publish the body as it is."""
     given = call.queries()
     # Clients of CassieQ send it misspelled.
@@ -136,10 +136,10 @@ async def put_message(call: Call) -> Answer:
         not_before=datetime.now(UTC) + timedelta(seconds=delay) if delay else None,
     )
     await call.services.publishes.publish(call.caller.principal, message)
-    return Answer(201)
+    return GatewayAnswer(201)
 
 
-async def update_message(call: Call) -> Answer:
+async def update_message(call: HttpCall) -> GatewayAnswer:
     """Hide a message for longer, or give it another text."""
     address, (receipt, tag) = _address(call), _receipt(call)
     wanted = call.body(MessageUpdate)
@@ -154,20 +154,20 @@ async def update_message(call: Call) -> Answer:
     return as_json(200, {"popReceipt": f"{kept}.{tag}", "messageTag": tag})
 
 
-async def finish_message(call: Call) -> Answer:
+async def finish_message(call: HttpCall) -> GatewayAnswer:
     """Finish a message."""
     address, (receipt, _) = _address(call), _receipt(call)
     await call.run(lambda connection: queue.acknowledge(connection, address, [receipt]))
-    return Answer(204)
+    return GatewayAnswer(204)
 
 
-def _address(call: Call) -> str:
+def _address(call: HttpCall) -> str:
     if not _NAME.fullmatch(call.params["queue"]):
         raise Refused(400, "a queue's name has letters, digits, . _ and - only")
     return call.address("queue")
 
 
-def _receipt(call: Call) -> tuple[Receipt, str]:
+def _receipt(call: HttpCall) -> tuple[Receipt, str]:
     text, _, tag = call.queries().get("popReceipt", "").rpartition(".")
     if not _TAG.fullmatch(tag):
         raise MalformedReceipt("the pop receipt is malformed", hint="pass it as it was returned")

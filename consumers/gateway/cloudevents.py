@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import msgspec
 
 from consumers.gateway.answers import Refused
-from consumers.gateway.credentials.shown import Shown
+from consumers.gateway.credentials.shown import ShownRequest
 from penstock.records import Message
 
 STRUCTURED = "application/cloudevents+json"
@@ -24,12 +24,12 @@ _FIELDS = frozenset({"specversion", "id", "type", "datacontenttype", "partitionk
 _NAMESPACE = uuid.UUID("9c2d6d5e-2f0b-5b0e-9d0c-6f7a1f6b6c54")
 
 
-def is_binary(shown: Shown) -> bool:
+def is_binary(shown: ShownRequest) -> bool:
     """Whether the attributes are in headers of their own."""
     return f"{_PREFIX}specversion" in shown.headers
 
 
-def messages(topic: str, shown: Shown) -> list[Message]:
+def messages(topic: str, shown: ShownRequest) -> list[Message]:
     """The events of a request whose content type says that they are CloudEvents."""
     media = shown.header("content-type").partition(";")[0].strip().lower()
     if media == BATCH:
@@ -39,7 +39,7 @@ def messages(topic: str, shown: Shown) -> list[Message]:
     return [_binary(topic, shown)]
 
 
-def _binary(topic: str, shown: Shown) -> Message:
+def _binary(topic: str, shown: ShownRequest) -> Message:
     attributes: dict[str, Any] = {
         name.removeprefix(_PREFIX): unquote(value)
         for name, value in shown.headers.items()

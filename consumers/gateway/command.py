@@ -9,7 +9,7 @@ import typer
 
 from consumers.gateway import embedded
 from consumers.gateway.settings import (
-    GatewayOptions,
+    GatewaySettings,
     gateway_options,
     gateway_settings,
     gateway_url,
@@ -20,7 +20,7 @@ from penstock.cli.flags import takes
 from penstock.upkeep.options import options_of
 
 
-@takes(options_of(GatewayOptions))
+@takes(options_of(GatewaySettings))
 def run_gateway(
     *,
     config: Annotated[str | None, typer.Option(help="a YAML file of the options below")] = None,

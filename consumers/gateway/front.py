@@ -6,12 +6,13 @@ import ipaddress
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from consumers.gateway.answers import Answer, Refused, as_refused, refused
-from consumers.gateway.calls import Call, Gone, Receive, Send, Services
-from consumers.gateway.credentials.shown import Shown
+from consumers.gateway.answers import GatewayAnswer, Refused, as_refused, refused
+from consumers.gateway.bodies import Bodies, require_length
+from consumers.gateway.calls import Gone, HttpCall, Receive, Send, Services
+from consumers.gateway.credentials.shown import ShownRequest
 from consumers.gateway.operations import Operation
 from consumers.gateway.settings import GatewaySettings
 
@@ -19,6 +20,8 @@ logger = logging.getLogger("penstock.gateway")
 
 _SERVER_ERROR = 500
 _CLIENT_ERROR = 400
+#: Of a path, so much is logged: anybody may send one.
+_LOGGED = 256
 _CORS_HEADERS = "authorization, content-type, content-digest, signature, signature-input"
 
 
@@ -57,7 +60,7 @@ class Front:
                 await self._inner(scope, receive, answered)
         except Exception:
             # Nothing of the request is logged: a body or a header may hold a secret.
-            logger.exception("a call failed", extra={"path": scope["path"]})
+            logger.exception("a call failed", extra={"path": scope["path"][:_LOGGED]})
             if not answered.status:
                 problem = Refused(500, "the gateway has failed; its log says why")
                 await answer(answered, refused(problem, "", {}))
@@ -68,7 +71,7 @@ class Front:
             tally.failed += answered.status >= _SERVER_ERROR
             self._log(scope, answered.status, time.perf_counter() - begun)
 
-    def _early(self, scope: Any) -> Answer | None:
+    def _early(self, scope: Any) -> GatewayAnswer | None:
         """The answer to what needs no handler, or may not have one."""
         host = dict(scope["headers"])[b"host"].decode("latin-1").lower()
         if self._names and not ({host, host.rpartition(":")[0]} & self._names):
@@ -77,7 +80,7 @@ class Front:
             busy = Refused(503, "too many requests at a time", {"Retry-After": "1"})
             return refused(busy, "", {})
         if scope["method"] == "OPTIONS" and self._cors(scope):
-            return Answer(204, headers={"Access-Control-Max-Age": "600"})
+            return GatewayAnswer(204, headers={"Access-Control-Max-Age": "600"})
         return None
 
     def _cors(self, scope: Any) -> list[tuple[bytes, bytes]]:
@@ -100,7 +103,7 @@ class Front:
         # Without the query: a signed address would be a secret.
         told = {
             "method": scope["method"],
-            "path": scope["path"],
+            "path": scope["path"][:_LOGGED],
             "status": status,
             "ms": round(seconds * 1000, 2),
             "address": (scope.get("client") or ("", 0))[0],
@@ -127,9 +130,10 @@ class _Answered:
 class Endpoint:
     """One operation as an application."""
 
-    def __init__(self, services: Services, operation: Operation) -> None:
+    def __init__(self, services: Services, operation: Operation, bodies: Bodies) -> None:
         self._services = services
         self._operation = operation
+        self._bodies = bodies
         self._proxies = services.settings.proxies()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -150,25 +154,30 @@ class Endpoint:
 
     async def _answered(
         self, scope: Any, params: Mapping[str, str], receive: Receive, send: Send
-    ) -> Answer | None:
+    ) -> GatewayAnswer | None:
         services, operation = self._services, self._operation
         headers = _headers(scope["headers"])
-        body = await _body(receive, headers, services.settings.max_body_bytes)
-        shown = Shown(
+        most = services.settings.max_body_bytes
+        require_length(headers, most)
+        shown = ShownRequest(
             scope["method"],
             scope["raw_path"].decode("latin-1"),
             scope["query_string"].decode("latin-1"),
             headers,
-            body,
         )
         address, is_safe = self._origin(scope, headers)
-        caller = await services.access.caller(shown, params["account"], address, is_safe=is_safe)
+        access = services.access
+        # Before the body is read: nobody fills the memory without a key.
+        caller = await access.caller(shown, params["account"], address, is_safe=is_safe)
         scope["told"] = {"account": caller.account, "key": caller.principal.key_id}
         if caller.queue is not None and params.get("queue") != caller.queue:
             raise Refused(401)
         if not set(operation.levels).issubset(caller.levels):
             raise Refused(403, f"the key lacks a level of {operation.levels!r}")
-        return await operation.handler(Call(services, caller, shown, params, receive, send))
+        async with self._bodies.read(receive, headers, most) as body:
+            access.require_body(caller, body, address)
+            whole = replace(shown, body=body)
+            return await operation.handler(HttpCall(services, caller, whole, params, receive, send))
 
     def _origin(self, scope: Any, headers: Mapping[str, str]) -> tuple[str, bool]:
         """From where a request comes, and whether nobody on the way could read it."""
@@ -196,27 +205,7 @@ def _headers(given: list[tuple[bytes, bytes]]) -> dict[str, str]:
     return found
 
 
-async def _body(receive: Receive, headers: Mapping[str, str], most: int) -> bytes:
-    too_long = Refused(413, f"the body has more than {most} bytes", {"Connection": "close"})
-    length = headers.get("content-length", "0")
-    if not length.isdigit() or int(length) > most:
-        raise too_long
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refused(400, "the request ended early")
-        if message.get("body"):
-            parts.append(message["body"])
-            size += len(message["body"])
-        if size > most:
-            raise too_long
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-async def answer(send: Send, made: Answer) -> None:
+async def answer(send: Send, made: GatewayAnswer) -> None:
     """Send a whole answer."""
     headers = [(name.lower().encode(), value.encode()) for name, value in made.headers.items()]
     if made.body:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, TypeVar
+
+logger = logging.getLogger("penstock.gateway")
 
 T = TypeVar("T")
 
@@ -85,6 +88,10 @@ class Polls:
 
 
 async def _back(task: asyncio.Task[list[T]], give_back: GiveBack[T]) -> None:
-    found = await task
-    if found:
-        await give_back(found)
+    try:
+        found = await task
+        if found:
+            await give_back(found)
+    except Exception:
+        # They come back by themselves when their time is over.
+        logger.warning("messages for a caller that has gone could not be put back", exc_info=True)

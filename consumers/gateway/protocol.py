@@ -24,7 +24,7 @@ class _Refused(Exception):
 class BoundedProtocol(HttpToolsProtocol):
     """A connection whose requests have to arrive in time, with few headers and one Host."""
 
-    #: How long a request may take to arrive, and how many connections there may be.
+    #: How long a request may take to arrive, and a caller may take nothing of its answer.
     request_seconds = 30.0
     max_connections = 10_000
 
@@ -36,6 +36,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._began = False
         self._refusal = 400
         self._deadline: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
         if len(self.connections) > self.max_connections:
             transport.close()
             return
@@ -44,7 +45,19 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of a connection."""
         self._end_deadline()
+        self._end_stall()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The caller does not take its answer."""
+        super().pause_writing()
+        # Not closed: that would wait until all that was written is taken.
+        self._stalled = self.loop.call_later(self.request_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._end_stall()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Some bytes: a head that is too long is refused before it is whole."""
@@ -53,6 +66,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
+        cycle: Any = self.cycle
+        if self._deadline is None and (cycle is None or cycle.response_complete):
+            # Empty lines before a request: they end the wait of uvicorn for the next one.
+            self._start_deadline()
         if self._is_in_head:
             self._head = len(data) if self._began else before + len(data)
             if self._head > MAX_HEAD_BYTES:
@@ -106,6 +123,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _end_stall(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _is_late(self) -> None:
         if not self.transport.is_closing():

@@ -16,7 +16,7 @@ from uuid import UUID
 import penstock
 from consumers.gateway.answers import Refused
 from consumers.gateway.pool import Pool, Principal
-from penstock.errors import UsageError
+from penstock.errors import AccountNotFound, UsageError
 from penstock.records import Message
 
 MOST_EVENTS = 1_000
@@ -27,7 +27,7 @@ _NAMED = re.compile(r"event (\d+): ")
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _Unpublished:
     message: Message
     published: asyncio.Future[UUID]
 
@@ -40,7 +40,7 @@ class _Waiting:
 class _Line:
     """What waits of one account and key."""
 
-    waiting: deque[_Waiting] = field(default_factory=deque)
+    waiting: deque[_Unpublished] = field(default_factory=deque)
     size: int = 0
 
 
@@ -57,10 +57,11 @@ class Coalescer:
 
     async def publish(self, principal: Principal, message: Message) -> UUID:
         """Publish one event; returns its id once it is committed."""
-        line = self._lines.setdefault(principal, _Line())
-        one = _Waiting(message, asyncio.get_running_loop().create_future())
-        if line.size + one.size > MOST_WAITING_BYTES:
+        one = _Unpublished(message, asyncio.get_running_loop().create_future())
+        waiting = self._lines[principal].size if principal in self._lines else 0
+        if waiting + one.size > MOST_WAITING_BYTES:
             raise Refused(429, "too much of this account waits", {"Retry-After": "1"})
+        line = self._lines.setdefault(principal, _Line())
         line.waiting.append(one)
         line.size += one.size
         self._go_on()
@@ -84,7 +85,7 @@ class Coalescer:
         self._free += 1
         self._go_on()
 
-    async def _send(self, principal: Principal, batch: list[_Waiting]) -> None:
+    async def _send(self, principal: Principal, batch: list[_Unpublished]) -> None:
         left = [batch]
         while left:
             some = left.pop()
@@ -103,13 +104,13 @@ class Coalescer:
                     one.published.set_result(event_id)
 
 
-def _refused(batch: list[_Waiting], error: Exception) -> list[list[_Waiting]]:
+def _refused(batch: list[_Unpublished], error: Exception) -> list[list[_Unpublished]]:
     """Answer the one that was at fault.  Returns the rest, to be sent again.
 
     Only after a refusal that the database, or a check before it, has made: then nothing was
     written.  After anything else it is not known, and nothing is sent again.
     """
-    if not isinstance(error, UsageError):
+    if not isinstance(error, UsageError) or isinstance(error, AccountNotFound):
         _fail(batch, error)
         return []
     named = _NAMED.match(error.message)
@@ -127,7 +128,7 @@ def _refused(batch: list[_Waiting], error: Exception) -> list[list[_Waiting]]:
     return [batch[half:], batch[:half]]  # the first half is sent first
 
 
-def _fail(batch: list[_Waiting], error: Exception) -> None:
+def _fail(batch: list[_Unpublished], error: Exception) -> None:
     for one in batch:
         if not one.published.done():
             one.published.set_exception(error)
@@ -139,8 +140,8 @@ def _seen(published: asyncio.Future[UUID]) -> None:
         published.exception()
 
 
-def _taken(line: _Line) -> list[_Waiting]:
-    batch: list[_Waiting] = []
+def _taken(line: _Line) -> list[_Unpublished]:
+    batch: list[_Unpublished] = []
     size = 0
     while line.waiting and len(batch) < MOST_EVENTS and (not batch or size < MOST_BYTES):
         one = line.waiting.popleft()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from consumers.gateway.answers import Answer, as_json
-from consumers.gateway.calls import Call, number
+from consumers.gateway.answers import GatewayAnswer, as_json
+from consumers.gateway.calls import HttpCall, number
 from consumers.gateway.operations import Operation, Parameter
 from consumers.gateway.polls import LONGEST_SECONDS
 from ops.sinks.cloudevents import to_json
@@ -19,6 +19,7 @@ from penstock.subscriptions.dead_letters import DeadLetter
 from penstock.subscriptions.queue import Delivery, Receipt
 
 MOST_RECEIVED = 100
+MOST_SETTLED = 1_000
 
 
 class Receiving(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,7 +33,7 @@ class Receiving(msgspec.Struct, forbid_unknown_fields=True):
 class Receipts(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a call about messages in hand: one bad receipt refuses all, unless ``partly``."""
 
-    receipts: list[str]
+    receipts: Annotated[list[str], msgspec.Meta(max_length=MOST_SETTLED)]
     partly: bool = False
     visibility_seconds: float = 30.0
     reason: str = ""
@@ -45,7 +46,7 @@ class Redriving(msgspec.Struct, forbid_unknown_fields=True):
     letters: list[int] | None = None
 
 
-async def receive(call: Call) -> Answer:
+async def receive(call: HttpCall) -> GatewayAnswer:
     """Receive messages; with ``wait_seconds``, wait for the first one."""
     wanted, address = call.body(Receiving), call.address("queue")
     seconds = min(max(wanted.wait_seconds, 0.0), LONGEST_SECONDS)
@@ -64,10 +65,12 @@ async def receive(call: Call) -> Answer:
 
     polled = call.services.polls.wait(address, seconds, look, give_back)
     found = await call.unless_gone(polled)
-    return Answer(200, b'{"messages":[' + b",".join(map(_delivery, found)) + b"]}")
+    return GatewayAnswer(200, b'{"messages":[' + b",".join(map(_delivery, found)) + b"]}")
 
 
-async def _settle(settle: Callable[..., list[bool]], more: tuple[str, ...], call: Call) -> Answer:
+async def _settle(
+    settle: Callable[..., list[bool]], more: tuple[str, ...], call: HttpCall
+) -> GatewayAnswer:
     wanted, address = call.body(Receipts), call.address("queue")
     receipts = [Receipt.parse(each) for each in wanted.receipts]
     told = {name: getattr(wanted, name) for name in more}
@@ -77,7 +80,7 @@ async def _settle(settle: Callable[..., list[bool]], more: tuple[str, ...], call
     return as_json(200, {"done": done})
 
 
-async def extend(call: Call) -> Answer:
+async def extend(call: HttpCall) -> GatewayAnswer:
     """Hide messages for longer, from now on: all or none."""
     wanted, address = call.body(Receipts), call.address("queue")
     receipts = [Receipt.parse(each) for each in wanted.receipts]
@@ -86,21 +89,21 @@ async def extend(call: Call) -> Answer:
     return as_json(200, {"receipts": [str(each) for each in made]})
 
 
-async def describe(call: Call) -> Answer:
+async def describe(call: HttpCall) -> GatewayAnswer:
     """How many messages a queue has, by state."""
     address = call.address("queue")
     found = await call.run(lambda connection: queue.statistics(connection, address))
     return as_json(200, asdict(found))
 
 
-async def purge(call: Call) -> Answer:
+async def purge(call: HttpCall) -> GatewayAnswer:
     """Throw away all that is not finished; dead letters stay."""
     address = call.address("queue")
     count = await call.run(lambda connection: queue.purge(connection, address))
     return as_json(200, {"purged": count})
 
 
-async def letters(call: Call) -> Answer:
+async def letters(call: HttpCall) -> GatewayAnswer:
     """The dead letters of a queue, newest first."""
     given, address = call.queries(), call.address("queue")
     most = number(given, "max_rows", 100, 1, 1_000)
@@ -122,7 +125,7 @@ async def letters(call: Call) -> Answer:
     return as_json(200, {"letters": [asdict(each) for each in found]})
 
 
-async def redrive(call: Call) -> Answer:
+async def redrive(call: HttpCall) -> GatewayAnswer:
     """Make dead letters deliverable again."""
     wanted, address = call.body(Redriving), call.address("queue")
     count = await call.run(lambda connection: queue.redrive(connection, address, wanted.letters))

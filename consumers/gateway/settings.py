@@ -31,8 +31,10 @@ URL_VARIABLE = f"{PREFIX}DATABASE_URL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayOptions(ServiceSettings):
-    """Where the gateway listens, and its limits."""
+class GatewaySettings(ServiceSettings):
+    """Where the gateway listens, its limits, and the database."""
+
+    url: str = field(repr=False)
 
     host: str = option("text", "127.0.0.1", "where the API listens")
     port: int = option("whole", 8080, "0: any free port; the log names it", 0, 65_535)
@@ -52,10 +54,13 @@ class GatewayOptions(ServiceSettings):
     max_body_bytes: int = option(
         "whole", 8_388_608, "a longer body is refused before it is read", 1_024, 268_435_456
     )
+    bodies_bytes: int = option(
+        "whole", 268_435_456, "all bodies of requests at a time; more get 503", 1_024, 2**40
+    )
     max_requests: int = option("whole", 4_096, "requests at a time; more get 503", 1, 1_000_000)
     max_connections: int = option("whole", 10_000, "connections of callers", 1, 1_000_000)
     request_seconds: float = option(
-        "number", 30.0, "how long a request may take to arrive", 0.1, 3_600
+        "number", 30.0, "a request has to arrive in so long, and an answer to be taken", 0.1, 3_600
     )
     failures_a_minute: int = option(
         "whole", 60, "failed attempts of an address, or of it on an account", 1, 1_000_000
@@ -64,13 +69,6 @@ class GatewayOptions(ServiceSettings):
         "word", "errors", "which requests are logged", words=("all", "errors", "none")
     )
     reconnects_per_second: float = shared.reconnects_per_second()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewaySettings(GatewayOptions):
-    """The same with the database.  ``masters`` derives the secrets of keys."""
-
-    url: str = field(repr=False)
 
     def names(self) -> frozenset[str]:
         """By which names it may be called; none: by any."""
@@ -87,7 +85,7 @@ class GatewaySettings(GatewayOptions):
 
 def gateway_options(flags: Mapping[str, object], environ: Mapping[str, str]) -> Effective:
     """The value of every option, and where it comes from."""
-    options = options_of(GatewayOptions)
+    options = options_of(GatewaySettings)
     path = flags.get("config") or environ.get(FILE, "").strip()
     return chosen(
         options,
@@ -135,7 +133,7 @@ def _listed(text: str | None) -> frozenset[str]:
 
 
 def _from_file(path: Path) -> dict[str, Value]:
-    options = options_of(GatewayOptions)
+    options = options_of(GatewaySettings)
     hint = f"give another with --config or {FILE}"
     content = yaml_file.parse(yaml_file.read(path, "the gateway's file", hint), path.name)
     if not isinstance(content or {}, dict):

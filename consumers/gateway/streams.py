@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Mapping
 from functools import partial
 
-from consumers.gateway.answers import Answer, Refused, as_refused
-from consumers.gateway.calls import Call, Gone, number
+from consumers.gateway.answers import GatewayAnswer, Refused, as_refused
+from consumers.gateway.calls import Gone, HttpCall, number
 from consumers.gateway.operations import Operation, Parameter
-from consumers.gateway.tails import Kept, Tail, read_on
+from consumers.gateway.tails import KeptEvent, Seat, read_on
 from penstock.records import PartitionRange
 from penstock.topics import names
 
@@ -19,17 +18,16 @@ from penstock.topics import names
 COMMENT_SECONDS = 15.0
 #: The right to read is asked for again so often.
 RIGHT_SECONDS = 10.0
-#: A caller that takes nothing for so long is cut off.
-SEND_SECONDS = 10.0
 _PLACE = re.compile(r"(\d{1,9})\.(\d{1,5}\.\d{1,18}(?:-\d{1,5}\.\d{1,18}){0,1023})", re.ASCII)
 
 
-class Listener:
+class StreamListener:
     """One caller that listens."""
 
-    def __init__(self, call: Call, tail: Tail, partition: int | None) -> None:
+    def __init__(self, call: HttpCall, seat: Seat, partition: int | None) -> None:
         self._call = call
-        self._tail = tail
+        self._seat = seat
+        self._tail = seat.tail
         self._partition = partition
         self._topic = call.address("topic")
         #: The last sequence that was sent, or was there at the start, of each partition.
@@ -52,14 +50,16 @@ class Listener:
             if events is None or not await self._send_next(events):
                 await self._fetch_missing()
                 continue
-            if time.monotonic() - self._asked >= RIGHT_SECONDS:
+            if self._seat.is_lost or time.monotonic() - self._asked >= RIGHT_SECONDS:
                 await self.ranges()
+                if self._seat.is_lost:
+                    raise Refused(409, "the topic was changed: begin anew")
             if time.monotonic() - self._sent >= COMMENT_SECONDS:
                 await self._send(b": \n\n")
             if self._tail.ring.next_number == number_:
                 await self._tail.changed(1.0)
 
-    async def _send_next(self, events: list[Kept]) -> bool:
+    async def _send_next(self, events: list[KeptEvent]) -> bool:
         """Send those that come next; False when one is missing between."""
         frames: list[bytes] = []
         is_whole = True
@@ -88,24 +88,23 @@ class Listener:
                 return
             await self._send_next(found)
 
-    def _frame(self, event: Kept) -> bytes:
+    def _frame(self, event: KeptEvent) -> bytes:
         places = "-".join(f"{p}.{s}" for p, s in sorted(self.positions.items()))
         return f"id: {event.history}.{places}\ndata: ".encode() + event.data + b"\n\n"
 
     async def _send(self, data: bytes) -> None:
         message = {"type": "http.response.body", "body": data, "more_body": True}
-        async with asyncio.timeout(SEND_SECONDS):
-            await self._call.send(message)
+        # Who takes nothing for long is cut off by the protocol.
+        await self._call.send(message)
         self._sent = time.monotonic()
 
 
-async def stream(call: Call) -> Answer | None:
+async def stream(call: HttpCall) -> GatewayAnswer | None:
     """Events of a topic as they come, after those that Last-Event-ID names."""
     given = call.queries()
     partition = int(number(given, "partition", 0, 0, 65_535)) if "partition" in given else None
-    tail, leave = call.services.tails.join(call.caller.principal, call.address("topic"))
-    try:
-        listener = Listener(call, tail, partition)
+    with call.services.tails.joined(call.caller.principal, call.address("topic")) as seat:
+        listener = StreamListener(call, seat, partition)
         ranges = await listener.ranges()
         if not ranges:
             raise Refused(400, "the topic has no such partition")
@@ -114,15 +113,13 @@ async def stream(call: Call) -> Answer | None:
         await call.send({"type": "http.response.start", "status": 200, "headers": headers})
         await _until_gone(call, listener)
         return None
-    finally:
-        leave()
 
 
-async def _until_gone(call: Call, listener: Listener) -> None:
+async def _until_gone(call: HttpCall, listener: StreamListener) -> None:
     try:
         await call.unless_gone(listener.listen())
-    except (Gone, TimeoutError):
-        pass  # the caller has hung up, or takes nothing
+    except Gone:
+        return
     except Exception as error:
         problem = error if isinstance(error, Refused) else as_refused(error)
         if problem is None:
@@ -132,7 +129,9 @@ async def _until_gone(call: Call, listener: Listener) -> None:
     await call.send({"type": "http.response.body", "body": b""})
 
 
-def _start(call: Call, given: Mapping[str, str], ranges: list[PartitionRange]) -> dict[int, int]:
+def _start(
+    call: HttpCall, given: Mapping[str, str], ranges: list[PartitionRange]
+) -> dict[int, int]:
     """After which sequence of each partition it begins."""
     text = call.shown.header("last-event-id") or given.get("after", "")
     if not text:

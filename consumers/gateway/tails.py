@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from consumers.gateway.answers import Refused, as_refused
@@ -26,14 +28,15 @@ logger = logging.getLogger("penstock.gateway")
 
 MOST_KEPT = 2_048
 MOST_KEPT_BYTES = 8_388_608
-#: Events of one fetch.
-_AT_ONCE = 200
+#: Events of one fetch, and after how many bytes a read ends.
+_AT_ONCE = 100
+MOST_READ_BYTES = 8_388_608
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptEvent:
     """An event of the ring: its place in the log, and what is sent of it."""
 
     partition: int
@@ -42,7 +45,7 @@ class Kept:
     data: bytes
 
     @classmethod
-    def of(cls, event: Event) -> Kept:
+    def of(cls, event: Event) -> KeptEvent:
         """An event as it is sent."""
         return cls(event.partition, event.sequence, event.history, to_json(event))
 
@@ -51,11 +54,11 @@ class Kept:
 class Ring:
     """The newest events; each has a number that never comes again."""
 
-    kept: deque[Kept] = field(default_factory=deque)
+    kept: deque[KeptEvent] = field(default_factory=deque)
     next_number: int = 0
     size: int = 0
 
-    def add(self, event: Kept) -> None:
+    def add(self, event: KeptEvent) -> None:
         """Add one, and drop the oldest while there are too many."""
         self.kept.append(event)
         self.next_number += 1
@@ -63,20 +66,26 @@ class Ring:
         while len(self.kept) > MOST_KEPT or (self.size > MOST_KEPT_BYTES and len(self.kept) > 1):
             self.size -= len(self.kept.popleft().data)
 
-    def since(self, number: int) -> list[Kept] | None:
+    def skip(self) -> None:
+        """Something may have come that is not kept here."""
+        self.kept.clear()
+        self.size = 0
+        self.next_number += 1
+
+    def since(self, number: int) -> list[KeptEvent] | None:
         """Those from a number on; None when one of them was dropped already."""
         first = self.next_number - len(self.kept)
         if number < first:
             return None
-        return [self.kept[place] for place in range(number - first, len(self.kept))]
+        return list(islice(self.kept, number - first, None))
 
 
-class Tail:
+class TopicTail:
     """The reader of one topic, which works while somebody listens."""
 
     def __init__(self, pool: Pool, topic: str) -> None:
         self.ring = Ring()
-        self.listeners: dict[object, Principal] = {}
+        self.seats: list[Seat] = []
         self._pool = pool
         self._topic = topic
         self._known: dict[int, int] | None = None
@@ -94,29 +103,45 @@ class Tail:
     async def read(self) -> None:
         """Read on until nobody listens."""
         pause = FIRST_PAUSE_SECONDS
-        while self.listeners:
+        while self.seats:
             # It reads for any of them; each asks for its own right by itself.
-            listener, principal = next(iter(self.listeners.items()))
+            seat = self.seats[0]
+            is_first = self._known is None
             try:
-                events = await self._pool.run(principal, self._look)
+                events = await self._pool.run(seat.principal, self._look)
+                if is_first:
+                    # Who has fetched before this look may have missed what came between.
+                    self.ring.skip()
+                    self._wake()
             except Exception as error:
                 problem = error if isinstance(error, Refused) else as_refused(error)
                 if problem is None:
                     logger.exception("a topic cannot be read for its listeners")
                 elif problem.status < 429:  # noqa: PLR2004 - this listener may not, or no longer
-                    self.listeners.pop(listener, None)
+                    self.lose(seat)
+                    self._known = None  # the topic may be another one of this name
                 events = []
             for event in events:
                 self.ring.add(event)
             if events:
-                self._changed.set()
-                self._changed = asyncio.Event()
+                self._wake()
                 pause = FIRST_PAUSE_SECONDS
             else:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    def _look(self, connection: Any) -> list[Kept]:
+    def lose(self, seat: Seat) -> None:
+        """Read no longer for this one, and let it know."""
+        seat.is_lost = True
+        if seat in self.seats:
+            self.seats.remove(seat)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _look(self, connection: Any) -> list[KeptEvent]:
         ranges = names.partition_ranges(connection, self._topic)
         known = self._known
         if known is None:
@@ -131,34 +156,45 @@ class Tails:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._tails: dict[tuple[str, str], Tail] = {}
+        self._tails: dict[tuple[str, str], TopicTail] = {}
 
-    def join(self, principal: Principal, topic: str) -> tuple[Tail, Callable[[], None]]:
-        """The tail of a topic for one more listener, and what to call when it leaves."""
+    @contextmanager
+    def joined(self, principal: Principal, topic: str) -> Iterator[Seat]:
+        """One more listener of a topic, until it leaves."""
         key = (principal.account_id, topic)
-        tail = self._tails.setdefault(key, Tail(self._pool, topic))
-        listener = object()
-        tail.listeners[listener] = principal
+        tail = self._tails.setdefault(key, TopicTail(self._pool, topic))
+        seat = Seat(tail, principal)
+        tail.seats.append(seat)
         if tail.task is None or tail.task.done():
             tail.task = asyncio.create_task(tail.read())
-
-        def leave() -> None:
-            tail.listeners.pop(listener, None)
-            if not tail.listeners and self._tails.get(key) is tail:
+        try:
+            yield seat
+        finally:
+            tail.lose(seat)
+            if not tail.seats and self._tails.get(key) is tail:
                 del self._tails[key]
 
-        return tail, leave
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A listener of a tail; lost: the tail could not read for it."""
+
+    tail: TopicTail
+    principal: Principal
+    is_lost: bool = False
 
 
 def read_on(
     connection: Any, topic: str, ranges: Iterable[PartitionRange], known: Mapping[int, int]
-) -> list[Kept]:
+) -> list[KeptEvent]:
     """The next events after these sequences, a few of each partition."""
-    found: list[Kept] = []
+    found: list[KeptEvent] = []
+    size = 0
     for each in ranges:
         after = known.get(each.partition, 0)
-        if each.high_watermark > after:
+        if each.high_watermark > after and size < MOST_READ_BYTES:
             most = min(_AT_ONCE, each.high_watermark - after)
             events = log.fetch(connection, topic, each.partition, after + 1, most)
-            found += map(Kept.of, events)
+            found += map(KeptEvent.of, events)
+            size += sum(len(event.payload) for event in events)
     return found

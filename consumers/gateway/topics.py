@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 import penstock
 from consumers.gateway import cloudevents
-from consumers.gateway.answers import Answer, Refused, as_json
-from consumers.gateway.calls import Call, number
+from consumers.gateway.answers import GatewayAnswer, Refused, as_json
+from consumers.gateway.calls import HttpCall, number
 from consumers.gateway.operations import Operation, Parameter
+from consumers.gateway.tails import MOST_READ_BYTES
 from ops.sinks.cloudevents import to_json
 from penstock import log
 from penstock.errors import TopicNotFound
@@ -24,6 +25,9 @@ from penstock.topics import names
 
 _HIGHEST = 2**63 - 1
 MOST_FETCHED = 1_000
+_AT_ONCE = 100
+#: Events of a batch in plain JSON.
+MOST_PUBLISHED = 10_000
 
 
 class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,17 +56,17 @@ class NewEvent(msgspec.Struct, forbid_unknown_fields=True):
 class NewEvents(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a batch in plain JSON."""
 
-    events: list[NewEvent]
+    events: Annotated[list[NewEvent], msgspec.Meta(max_length=MOST_PUBLISHED)]
 
 
-async def list_topics(call: Call) -> Answer:
+async def list_topics(call: HttpCall) -> GatewayAnswer:
     """The topics of the account."""
     root = call.caller.account
     found = await call.run(lambda connection: names.list_topics(connection, root))
     return as_json(200, {"topics": [asdict(each) for each in found]})
 
 
-async def create_topic(call: Call) -> Answer:
+async def create_topic(call: HttpCall) -> GatewayAnswer:
     """Make a topic; one that is there already has to be like it."""
     wanted = call.body(NewTopic)
     address = f"{call.caller.account}/{wanted.topic}"
@@ -87,21 +91,21 @@ async def create_topic(call: Call) -> Answer:
     return as_json(status, {"topic": address})
 
 
-async def describe_topic(call: Call) -> Answer:
+async def describe_topic(call: HttpCall) -> GatewayAnswer:
     """The partitions of a topic, and which sequences of each can be fetched."""
     address = call.address("topic")
     found = await call.run(lambda connection: names.partition_ranges(connection, address))
     return as_json(200, {"topic": address, "partitions": [asdict(each) for each in found]})
 
 
-async def delete_topic(call: Call) -> Answer:
+async def delete_topic(call: HttpCall) -> GatewayAnswer:
     """Delete a topic with its events."""
     address = call.address("topic")
     await call.run(lambda connection: names.delete_topic(connection, address))
-    return Answer(204)
+    return GatewayAnswer(204)
 
 
-async def publish(call: Call) -> Answer:
+async def publish(call: HttpCall) -> GatewayAnswer:
     """Publish one event, or what a request of CloudEvents has."""
     topic, shown = call.address("topic"), call.shown
     media = shown.header("content-type").partition(";")[0].strip().lower()
@@ -124,13 +128,13 @@ async def publish(call: Call) -> Answer:
     return await _single(call, message, strict=given.get("strict", "false").lower() == "true")
 
 
-async def publish_batch(call: Call) -> Answer:
+async def publish_batch(call: HttpCall) -> GatewayAnswer:
     """Publish many events in plain JSON: all or none."""
     topic = call.address("topic")
     return await _batch(call, [_message(topic, each) for each in call.body(NewEvents).events])
 
 
-async def fetch(call: Call) -> Answer:
+async def fetch(call: HttpCall) -> GatewayAnswer:
     """Events of a partition from a sequence, or a position of the log, on."""
     given, topic = call.queries(), call.address("topic")
     partition = number(given, "partition", 0, 0, 65_535)
@@ -143,14 +147,29 @@ async def fetch(call: Call) -> Answer:
         begin = sequence
         if "lsn" in given:
             begin = sequence_of(connection, topic, partition, given["lsn"])
-        return log.fetch(connection, topic, partition, begin, most)
+        return _some(connection, topic, partition, begin, most)
 
     events = await call.run(work)
     body = b"[" + b",".join(map(to_json, events)) + b"]"
-    return Answer(200, body, cloudevents.BATCH)
+    return GatewayAnswer(200, body, cloudevents.BATCH)
 
 
-async def _single(call: Call, message: Message, *, strict: bool) -> Answer:
+def _some(connection: Any, topic: str, partition: int, begin: int, most: int) -> list[Event]:
+    """So many events, or fewer when they are long: the caller goes on after the last one."""
+    found: list[Event] = []
+    size = 0
+    while len(found) < most and size < MOST_READ_BYTES:
+        some = log.fetch(
+            connection, topic, partition, begin + len(found), min(_AT_ONCE, most - len(found))
+        )
+        found += some
+        size += sum(len(event.payload) for event in some)
+        if len(some) < _AT_ONCE:
+            break
+    return found
+
+
+async def _single(call: HttpCall, message: Message, *, strict: bool) -> GatewayAnswer:
     principal = call.caller.principal
     if message.dedup_key is None and not strict:
         event_id = await call.services.publishes.publish(principal, message)
@@ -161,7 +180,7 @@ async def _single(call: Call, message: Message, *, strict: bool) -> Answer:
     return as_json(status, {"event_id": str(made.event_id), "duplicate": made.duplicate})
 
 
-async def _batch(call: Call, messages: list[Message]) -> Answer:
+async def _batch(call: HttpCall, messages: list[Message]) -> GatewayAnswer:
     made = await call.run(lambda connection: penstock.publish_batch(connection, messages))
     return as_json(201, {"event_ids": [str(each) for each in made]})
 
@@ -235,7 +254,7 @@ OPERATIONS = (
     Operation(
         "GET", "/topics/{topic:path}/events", "r", "fetch",
         "Events of a partition in the order of the log", fetch,
-        {200: "the events, none above the high watermark",
+        {200: "the events, none above the high watermark; fewer than asked for when they are long",
          410: "the database does not hold them any more"} | _MISSING,
         queries=_FROM, gives=cloudevents.BATCH,
     ),

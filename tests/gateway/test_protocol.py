@@ -21,13 +21,32 @@ BOTH_LENGTHS = (
 )
 
 
+ended: list[str] = []
+
+
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answers once the body is whole."""
+    """Answers once the body is whole; what lies below /long without an end."""
     while (await receive()).get("more_body"):
         pass
+    if scope["path"].startswith("/long"):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not ended:
+            await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+            if (await receive_now(receive))["type"] == "http.disconnect":
+                ended.append(scope["path"])
+        return
     headers = [(b"content-length", b"2")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def receive_now(receive: Any) -> Any:
+    """What there is to receive at this moment."""
+    try:
+        async with asyncio.timeout(0.001):
+            return await receive()
+    except TimeoutError:
+        return {"type": "nothing"}
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +132,13 @@ def test_a_header_without_an_end_is_cut_off_and_others_are_served(port: int) -> 
 
 
 @pytest.mark.parametrize(
-    "part", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nbody"]
+    "part",
+    [
+        b"",
+        b"GET / HT",
+        b"\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nbody",
+    ],
 )
 def test_what_does_not_arrive_in_time_is_408(port: int, part: bytes) -> None:
     assert sent(port, part).startswith(b"HTTP/1.1 408")
@@ -124,6 +149,21 @@ def test_two_requests_on_one_connection_are_served_and_an_idle_one_stays(port: i
         for _ in range(2):
             made.sendall(GOOD)
             assert replied(made).startswith(b"HTTP/1.1 200")
+
+
+def test_empty_lines_after_an_answer_keep_no_connection(port: int) -> None:
+    with closing(opened(port)) as made:
+        made.sendall(GOOD)
+        assert replied(made).startswith(b"HTTP/1.1 200")
+        made.sendall(b"\r\n")
+        assert replied(made).startswith(b"HTTP/1.1 408")
+
+
+def test_a_caller_that_does_not_take_its_answer_is_cut_off(port: int) -> None:
+    ended.clear()
+    with closing(opened(port)) as made:
+        made.sendall(b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n")
+        wait_until(lambda: ended, "the application is told")
 
 
 def test_more_connections_than_there_may_be_are_closed(port: int) -> None:

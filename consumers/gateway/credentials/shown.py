@@ -25,10 +25,10 @@ class BadCredentials(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownRequest:
     """A request as it came: path and query as they stand in its first line, header names small.
 
-    A header that came twice is joined by a comma.
+    A header that came twice is joined by a comma.  ``body`` comes after the caller is known.
     """
 
     method: str

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from consumers.gateway.credentials.shown import (
     BadCredentials,
-    Shown,
+    ShownRequest,
     content_digest,
     hmac_sha256,
     is_same,
@@ -26,8 +26,6 @@ from consumers.gateway.credentials.shown import (
 
 #: A request counts so long before and after its ``created``.
 LIFETIME_SECONDS = 300
-#: A nonce is remembered so long: a request from the future counts for twice its lifetime.
-NONCE_SECONDS = 2 * LIFETIME_SECONDS
 
 _COMPONENTS = ("@method", "@authority", "@path", "@query", "content-digest")
 _INPUT = re.compile(
@@ -48,6 +46,8 @@ class SignedRequest:
     key_id: str
     created: int
     nonce: str
+    #: What Content-Digest says of the body; the body itself comes later.
+    digest: str
     base: str
     signature: bytes
 
@@ -55,13 +55,20 @@ class SignedRequest:
         """Whether the holder of this secret made the signature."""
         return is_same(hmac_sha256(secret.encode(), self.base), self.signature)
 
+    def is_over(self, body: bytes) -> bool:
+        """Whether this is the body that was signed.
 
-def is_signed(shown: Shown) -> bool:
+        Compared as the text that is signed: of one body there is one such text.
+        """
+        return self.digest == content_digest(body)
+
+
+def is_signed(shown: ShownRequest) -> bool:
     """Whether a request has a signature of this kind, good or not."""
     return "signature-input" in shown.headers or "signature" in shown.headers
 
 
-def read(shown: Shown, authority: str, now: float) -> SignedRequest:
+def read(shown: ShownRequest, authority: str, now: float) -> SignedRequest:
     """The signature of a request; BadCredentials when it could not be a good one.
 
     ``authority`` is the name, and if need be the port, by which the gateway is called.
@@ -77,9 +84,6 @@ def read(shown: Shown, authority: str, now: float) -> SignedRequest:
     created = int(parameters["created"])
     if abs(now - created) > LIFETIME_SECONDS:
         raise BadCredentials("the signature is too old, or from the future")
-    # Compared as the text that is signed: of one body there is one such text.
-    if shown.header("content-digest") != content_digest(shown.body):
-        raise BadCredentials("the body is not the one that was signed")
     lines = [f'"{name}": {_value(shown, authority, name)}' for name in names]
     base = "\n".join([*lines, f'"@signature-params": {declared["params"]}'])
     try:
@@ -88,17 +92,18 @@ def read(shown: Shown, authority: str, now: float) -> SignedRequest:
         raise BadCredentials("the signature is not base64") from None
     if b64encode(found).decode() != signature[2]:
         raise BadCredentials("the signature is base64 in an unusual form")
-    return SignedRequest(parameters["keyid"], created, parameters["nonce"], base, found)
+    digest = shown.header("content-digest")
+    return SignedRequest(parameters["keyid"], created, parameters["nonce"], digest, base, found)
 
 
 def sign(
-    shown: Shown, authority: str, key_id: str, secret: str, *, created: int, nonce: str
+    shown: ShownRequest, authority: str, key_id: str, secret: str, *, created: int, nonce: str
 ) -> dict[str, str]:
     """The headers that a client adds."""
     digest = content_digest(shown.body)
     names = " ".join(f'"{name}"' for name in _COMPONENTS)
     params = f'({names});created={created};nonce="{nonce}";keyid="{key_id}";alg="hmac-sha256"'
-    whole = Shown(shown.method, shown.path, shown.query, {"content-digest": digest})
+    whole = ShownRequest(shown.method, shown.path, shown.query, {"content-digest": digest})
     lines = [f'"{name}": {_value(whole, authority, name)}' for name in _COMPONENTS]
     base = "\n".join([*lines, f'"@signature-params": {params}'])
     signature = b64encode(hmac_sha256(secret.encode(), base)).decode()
@@ -127,7 +132,7 @@ def _parameters(text: str) -> dict[str, str]:
     return found
 
 
-_VALUES: dict[str, Callable[[Shown, str], str]] = {
+_VALUES: dict[str, Callable[[ShownRequest, str], str]] = {
     "@method": lambda shown, _: shown.method,
     "@authority": lambda _, authority: authority,
     "@path": lambda shown, _: shown.path or "/",
@@ -136,5 +141,5 @@ _VALUES: dict[str, Callable[[Shown, str], str]] = {
 }
 
 
-def _value(shown: Shown, authority: str, name: str) -> str:
+def _value(shown: ShownRequest, authority: str, name: str) -> str:
     return _VALUES[name](shown, authority)

@@ -1,8 +1,8 @@
 """Signed URLs: whoever has the address may do what it says, until it ends.
 
 CassieQ's parameters are kept (``auth``, ``q``, ``st``, ``et``, ``sig``).  New are the version
-``v=2``, the key's id ``kid`` and the class of methods ``m``: ``read`` is for GET and HEAD, ``all``
-for every method.  A URL lasts at most seven days.  Other parameters are the caller's own.
+``v=2``, the key's id ``kid`` and the class of methods ``m``: ``read`` is for GET, ``all`` for every
+method.  A URL lasts at most seven days.  Other parameters are the caller's own.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from consumers.gateway.credentials.shown import (
     LEVELS,
     TOKEN,
     BadCredentials,
-    Shown,
+    ShownRequest,
     hmac_sha256,
     is_same,
 )
 
 LONGEST = timedelta(days=7)
-_READING = ("GET", "HEAD")
 _SIGNED = ("kid", "auth", "m", "q", "st", "et")
 _NAMES = frozenset({"v", "sig", *_SIGNED})
 _REQUIRED = _NAMES - {"q"}
@@ -47,17 +46,17 @@ class SignedUrl:
         return is_same(_signed(secret, self.base).encode(), self.signature.encode())
 
 
-def is_signed(shown: Shown) -> bool:
+def is_signed(shown: ShownRequest) -> bool:
     """Whether a request's address is signed, well or not."""
     return any(part.startswith("sig=") for part in shown.query.split("&"))
 
 
-def read(shown: Shown, account: str, now: float) -> SignedUrl:
+def read(shown: ShownRequest, account: str, now: float) -> SignedUrl:
     """What a signed address says; BadCredentials when it could not be a good one."""
     given = _given(shown.query)
     if given["v"] != "2" or given["m"] not in {"read", "all"}:
         raise BadCredentials("the signed address is of another kind")
-    if given["m"] == "read" and shown.method not in _READING:
+    if given["m"] == "read" and shown.method != "GET":
         raise BadCredentials("the signed address is for reading")
     if not TOKEN.fullmatch(given["kid"]) or not _SIGNATURE.fullmatch(given["sig"]):
         raise BadCredentials("the key or the signature is malformed")

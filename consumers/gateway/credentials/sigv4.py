@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from consumers.gateway.credentials.shown import (
     BadCredentials,
-    Shown,
+    ShownRequest,
     hmac_sha256,
     is_same,
     sha256_hex,
@@ -51,12 +51,12 @@ class AwsSignature:
         return is_same(hmac_sha256(key, self.base).hex().encode(), self.signature.encode())
 
 
-def is_signed(shown: Shown) -> bool:
+def is_signed(shown: ShownRequest) -> bool:
     """Whether a call is signed in AWS's way, well or not."""
     return shown.header("authorization").startswith("AWS4-")
 
 
-def read(shown: Shown, now: float) -> AwsSignature:
+def read(shown: ShownRequest, now: float) -> AwsSignature:
     """The signature of a call; BadCredentials when it could not be a good one."""
     found = _AUTHORIZATION.fullmatch(shown.header("authorization"))
     if found is None:

@@ -1,23 +1,53 @@
-"""One gateway for a test."""
+"""One gateway for all tests of an engine; each test has accounts of its own."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.databases import ContractDatabase
+from penstock.publishing import known_topics
+from tests import servers
+from tests.contract.databases import ContractDatabase, MySQLDatabase, PostgresDatabase
 from tests.contract.gateway.kit import Client, Gateway, gateway_of
+from tests.support import PostgresServer
+
+_numbers = itertools.count(1)
 
 
-@pytest.fixture
-def gateway(db: ContractDatabase) -> Iterator[Gateway]:
-    """A gateway over the test's database."""
-    with gateway_of(db) as made:
+@pytest.fixture(scope="package", params=servers.DATABASES)
+def shared_database(request: pytest.FixtureRequest) -> Iterator[ContractDatabase]:
+    """A fresh, migrated database of each engine."""
+    if request.param != "postgres":
+        schema: MySQLDatabase = request.getfixturevalue(f"installed_{request.param}")
+        schema.reset()
+        yield schema
+        schema.close()
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    template = request.getfixturevalue("migrated_template")
+    known_topics.clear()
+    made = PostgresDatabase("postgres", server.create(f"{template}_gateway", template))
+    yield made
+    made.close()
+    server.drop(f"{template}_gateway")
+
+
+@pytest.fixture(scope="package")
+def gateway(shared_database: ContractDatabase) -> Iterator[Gateway]:
+    """A gateway over it."""
+    with gateway_of(shared_database) as made:
         yield made
 
 
 @pytest.fixture
 def shop(gateway: Gateway) -> Client:
-    """An account with a key of all levels."""
-    return gateway.client("shop")
+    """A new account with a key of all levels."""
+    return gateway.client(f"shop{next(_numbers)}")
+
+
+@pytest.fixture
+def bank(gateway: Gateway) -> Client:
+    """Another one."""
+    return gateway.client(f"bank{next(_numbers)}")

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from consumers.gateway.credentials import signed_requests, signed_urls
-from consumers.gateway.credentials.shown import Shown
+from consumers.gateway.credentials.shown import ShownRequest
 from consumers.gateway.settings import GatewaySettings
 from consumers.gateway.worker import GatewayWorker
 from penstock import accounts, database, log
@@ -73,7 +73,7 @@ class Client:
         """The headers of a signed request; each has another nonce."""
         assert self.key is not None
         whole, _, query = f"/api/v1/accounts/{self.account}{path}".partition("?")
-        shown = Shown(method, whole, query, {}, body)
+        shown = ShownRequest(method, whole, query, {}, body)
         return signed_requests.sign(
             shown,
             f"127.0.0.1:{self.port}",
@@ -165,8 +165,9 @@ def gateway_of(db: ContractDatabase, **options: Any) -> Iterator[Gateway]:
         tenants.install()
         login = tenants.login("gateway")
         database.call(tenants.owner, "record_gateway", login=login)
+        usual: dict[str, Any] = {"request_log": "none", "failures_a_minute": 1_000_000}
         settings = GatewaySettings(
-            url=tenants.url_of(login), port=0, connections=4, **({"request_log": "none"} | options)
+            url=tenants.url_of(login), port=0, connections=4, **(usual | options)
         )
         worker = GatewayWorker(settings, MASTERS)
         made = Gateway(db, tenants, worker, login, tenants.owner)

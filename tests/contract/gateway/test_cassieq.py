@@ -35,7 +35,7 @@ def test_queues_are_created_described_and_deleted(shop: Client) -> None:
     described = shop("GET", "/queues/orders")
     assert described.status == 200
     assert described.json()["queueName"] == "orders"
-    assert described.json()["accountName"] == "shop"
+    assert described.json()["accountName"] == shop.account
     assert described.json()["maxDeliveryCount"] == 7
     assert [each["queueName"] for each in shop("GET", "/queues").json()] == ["orders"]
     assert shop("DELETE", "/queues/orders").status == 200
@@ -117,7 +117,7 @@ def test_a_message_that_comes_back_at_once_is_received_again_and_again(
     shop("POST", "/queues", {"queueName": "orders", "maxDeliveryCount": 100})
     shop("POST", "/queues/orders/messages", b"crazy")
     gateway.sequence()
-    for count in range(1, 21):
+    for count in range(1, 6):
         found = received(shop)
         assert (found["message"], found["deliveryCount"]) == ("crazy", count)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
 
 from consumers.gateway.app import OPERATIONS
 from consumers.gateway.credentials.shown import LEVELS
 from consumers.gateway.operations import Operation
-from tests.contract.gateway.kit import Client, Gateway, Reply
+from consumers.gateway.queues import Receipts
+from consumers.gateway.topics import NewEvent
+from tests.contract.gateway.kit import Client, Reply
 
 RECEIPT = "1.1.00000000000000000000000000000001"
 #: What each call needs to be one that could succeed.
@@ -35,13 +40,12 @@ def call(client: Client, each: Operation, account: str | None = None) -> Reply:
     return client(each.method, path, BODIES.get(each.name, b""), account=account)
 
 
-def test_each_call_needs_its_level_and_its_own_account(gateway: Gateway, shop: Client) -> None:
-    bank = gateway.client("bank")
+def test_each_call_needs_its_level_and_its_own_account(shop: Client, bank: Client) -> None:
     for each in OPERATIONS:
         for level in each.levels:
             others = shop.by_address("".join(x for x in LEVELS if x != level))
             assert call(others, each).status == 403, (each.name, level)
-        foreign = call(bank, each, "shop")
+        foreign = call(bank, each, shop.account)
         assert (foreign.status, foreign.body) == (401, b""), each.name
         nobody = call(replace(shop, key=None), each)
         assert (nobody.status, nobody.body) == (401, b""), each.name
@@ -56,7 +60,69 @@ def test_each_call_with_its_level_alone_is_answered_as_the_table_says(shop: Clie
             assert reply.json()["operation"] == each.name
 
 
-@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+@pytest.mark.parametrize("method", ["PATCH", "PUT", "HEAD"])
 def test_another_method_is_405_and_another_path_404(shop: Client, method: str) -> None:
     assert shop(method, "/queues").status == 405
+    assert shop(method, "/queues/none/messages/next").status == 405
     assert shop(method, "/elsewhere").status == 404
+
+
+#: What nobody means, and some send.
+STRANGE: tuple[object, ...] = (
+    None, True, -1, 0, 2**31, 2**63, 10**30, 1.5, 1e300, "", "1", "\x00", "a\x00b", "\u2028",
+    "x" * 70_000, "2026-11-26T20:00:00", "9999-12-31T23:59:59Z", [], [None], ["x"] * 2_000, {},
+    {"a": "\x00"},
+)  # fmt: skip
+FIELDS: dict[str, tuple[str, ...]] = {
+    "createQueue": ("queueName", "maxDeliveryCount", "strictFifo", "dlqName"),
+    "updateMessage": ("message", "newInvisibilitySeconds"),
+    "createTopic": ("topic", "partitions", "strategy"),
+    "publishBatch": tuple(NewEvent.__struct_fields__),
+    "receive": ("max_events", "visibility_seconds"),
+    "redrive": ("letters",),
+    **dict.fromkeys(("acknowledge", "release", "reject", "extend"), Receipts.__struct_fields__),
+}
+
+
+def strange(each: Operation) -> Iterator[tuple[str, object]]:
+    """Queries and bodies of a call, each with one strange thing."""
+    path = each.path.replace("{queue}", "there").replace("{topic:path}", "there")
+    path += QUERIES.get(each.name, "")
+    for value in STRANGE:
+        if not isinstance(value, list | dict):
+            text = quote(str(value)[:2_000])
+            for query in each.queries:
+                joined = f"{path}{'&' if '?' in path else '?'}{query.name}={text}"
+                yield joined, BODIES.get(each.name, b"")
+        for name in FIELDS.get(each.name, ()):
+            if each.name == "publishBatch":
+                yield path, {"events": [{"text": "x", name: value}]}
+            else:
+                yield path, {**_body(each), name: value}
+    if each.takes:
+        for body in (b"", b"{", b"\xff", b"[" * 5_000, b'{"a": "\\ud800"}', b'{"x": NaN}'):
+            yield path, body
+
+
+def _body(each: Operation) -> dict[str, object]:
+    body = BODIES.get(each.name, {})
+    assert isinstance(body, dict)
+    return body
+
+
+@pytest.mark.parametrize("share", [0.05, pytest.param(1.0, marks=pytest.mark.long)])
+def test_nothing_that_is_sent_is_an_error_of_the_server(shop: Client, share: float) -> None:
+    random_ = random.Random(share)
+    assert shop("POST", "/queues", {"queueName": "there"}).status == 201
+    told = {"Content-Type": "text/plain"}
+    failed: list[object] = []
+    for each in OPERATIONS:
+        if each.name in {"stream", "deleteQueue", "deleteTopic", "purge"}:
+            continue
+        for path, body in strange(each):
+            if random_.random() > share:
+                continue
+            reply = shop(each.method, path, body, headers=told)
+            if reply.status >= 500:
+                failed.append((each.name, path[:200], str(body)[:200], reply.body))
+    assert failed == []

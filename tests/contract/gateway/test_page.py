@@ -31,7 +31,7 @@ def test_the_table_of_calls_is_that_of_the_page() -> None:
 
 
 def test_the_commands_of_the_page_run(gateway: Gateway) -> None:
-    shop = gateway.client("shop")
+    shop = gateway.client("shop")  # as the page has it
     assert shop.key is not None
     environment = os.environ | {
         "URL": f"http://127.0.0.1:{gateway.port}",

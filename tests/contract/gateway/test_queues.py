@@ -60,7 +60,7 @@ def test_messages_are_settled_in_batches(gateway: Gateway, mails: Client) -> Non
 
 
 def test_a_letter_that_died_is_listed_and_redriven(gateway: Gateway, mails: Client) -> None:
-    queue.configure(gateway.owner, "shop/mails", max_failures=1)
+    queue.configure(gateway.owner, f"{mails.account}/mails", max_failures=1)
     filled(gateway, mails, 1)
     receipt = received(mails, 1)[0]["receipt"]
     mails("POST", "/queues/mails/reject", {"receipts": [receipt], "reason": "broken"})
@@ -98,7 +98,7 @@ def test_a_poll_whose_caller_hung_up_takes_nothing(gateway: Gateway, mails: Clie
     assert mails.key is not None
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port)
     told = {"Authorization": f"Key {mails.key.key_id}.{mails.key.secret}"}
-    path = f"/api/v1/accounts/shop{RECEIVE}"
+    path = f"/api/v1/accounts/{mails.account}{RECEIVE}"
     connection.request("POST", path, b'{"wait_seconds": 25}', told)
     wait_until(lambda: gateway.worker.gauges()["gateway_polls"] == 1, "it waits")
     connection.close()

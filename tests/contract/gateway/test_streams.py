@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from consumers.gateway import tails
-from consumers.gateway.tails import Kept, Ring
+from consumers.gateway.streams import StreamListener
+from consumers.gateway.tails import KeptEvent, Ring, TopicTail
 from penstock import accounts
 from tests.contract.gateway.kit import Client, Gateway
 
@@ -95,7 +97,39 @@ def test_a_listener_that_falls_out_of_the_ring_misses_nothing(
         assert numbers(events(reply, 300)) == [*range(300)]
 
 
-def test_one_partition_only_and_what_is_refused(gateway: Gateway, orders: Client) -> None:
+def test_what_comes_between_a_listeners_fetch_and_the_first_look_is_not_missed(
+    gateway: Gateway, orders: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched, may_look = threading.Event(), threading.Event()
+    look, fetch = TopicTail._look, StreamListener._fetch_missing
+
+    def late(tail: TopicTail, connection: Any) -> Any:
+        assert may_look.wait(20)
+        return look(tail, connection)
+
+    async def told(listener: StreamListener) -> None:
+        await fetch(listener)
+        fetched.set()
+
+    monkeypatch.setattr(TopicTail, "_look", late)
+    monkeypatch.setattr(StreamListener, "_fetch_missing", told)
+    with listening(orders) as reply:
+        assert fetched.wait(20)
+        published(orders, 0, 3)
+        gateway.sequence()
+        may_look.set()
+        assert numbers(events(reply, 3)) == [0, 1, 2]
+
+
+def test_a_listener_ends_with_its_topic(gateway: Gateway, orders: Client) -> None:
+    with listening(orders) as reply:
+        assert orders("DELETE", "/topics/orders").status == 204
+        assert b"event: end\ndata: 404\n\n" in reply.read()
+
+
+def test_one_partition_only_and_what_is_refused(
+    gateway: Gateway, orders: Client, bank: Client
+) -> None:
     published(orders, 0, 10)
     gateway.sequence()
     high = orders("GET", "/topics/orders/partitions").json()["partitions"][1]["high_watermark"]
@@ -111,7 +145,7 @@ def test_one_partition_only_and_what_is_refused(gateway: Gateway, orders: Client
     ]:
         with listening(orders, query, last) as reply:
             assert reply.status == status, (query, last)
-    with listening(gateway.client("bank")) as reply:
+    with listening(bank) as reply:
         assert reply.status == 404
 
 
@@ -121,16 +155,16 @@ def test_a_stream_ends_with_its_key(
     monkeypatch.setattr("consumers.gateway.streams.RIGHT_SECONDS", 0.0)
     assert orders.key is not None
     with listening(orders) as reply:
-        accounts.revoke_key(gateway.owner, "shop", orders.key.key_id)
+        accounts.revoke_key(gateway.owner, orders.account, orders.key.key_id)
         assert b"event: end\ndata: 401\n\n" in reply.read()
 
 
 def test_a_ring_says_when_something_was_dropped() -> None:
     ring = Ring()
     for sequence in range(1, tails.MOST_KEPT + 1):
-        ring.add(Kept(0, sequence, 1, b"x"))
+        ring.add(KeptEvent(0, sequence, 1, b"x"))
     assert len(ring.since(0) or []) == tails.MOST_KEPT
-    ring.add(Kept(0, tails.MOST_KEPT + 1, 1, b"x"))
+    ring.add(KeptEvent(0, tails.MOST_KEPT + 1, 1, b"x"))
     assert ring.since(0) is None
     assert [each.sequence for each in ring.since(tails.MOST_KEPT) or []] == [tails.MOST_KEPT + 1]
     assert ring.since(tails.MOST_KEPT + 1) == []
