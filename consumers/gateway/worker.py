@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import socket
 import threading
 import time
@@ -26,6 +27,8 @@ logger = logging.getLogger("penstock.gateway")
 KEEP_ALIVE_SECONDS = 120
 _BEAT_SECONDS = 0.1
 _GRACE_SECONDS = 5
+#: Files that are no connections of callers.
+_OTHER_FILES = 256
 
 
 class GatewayWorker:
@@ -103,7 +106,7 @@ class GatewayWorker:
         settings = self._settings
         limits: dict[str, Any] = {
             "request_seconds": settings.request_seconds,
-            "max_connections": settings.max_connections,
+            "max_connections": room_for(settings.max_connections),
         }
         return uvicorn.Config(
             gateway.app,
@@ -119,6 +122,22 @@ class GatewayWorker:
             ssl_certfile=settings.tls_certificate,
             ssl_keyfile=settings.tls_key,
         )
+
+
+def room_for(connections: int) -> int:
+    """So many connections, or as many as the process may open, after it has asked for more.
+
+    A process that may open no more cannot reach its database either.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft < wanted and soft != resource.RLIM_INFINITY:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < wanted:
+            logger.warning("the limit of open files leaves room for fewer connections")
+            return max(1, soft - _OTHER_FILES)
+    return connections
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from consumers import daemon
 from consumers.gateway import embedded
 from consumers.gateway.settings import gateway_options, gateway_settings, gateway_url
-from consumers.gateway.worker import GatewayWorker
+from consumers.gateway.worker import GatewayWorker, room_for
 from consumers.settings import Settings
 from penstock import accounts
 from penstock.accounts import MasterKeys
@@ -71,6 +72,26 @@ def test_a_login_with_other_rights_is_refused(database_url: str, tmp_path: Path)
     settings = gateway_settings(database_url, gateway_options({"port": "0"}, {}))
     with pytest.raises(ActsForNobody):
         GatewayWorker(settings, MasterKeys(["m" * 40])).run(Event())
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "room", "asked"),
+    [
+        (1_024, 524_288, 10_000, 10_256),
+        (1_024, 4_096, 3_840, 4_096),
+        (1_024, resource.RLIM_INFINITY, 10_000, 10_256),
+        (65_536, 65_536, 10_000, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 10_000, None),
+    ],
+)
+def test_it_asks_for_room_for_its_connections(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, room: int, asked: int | None
+) -> None:
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, given: limits.append(given))
+    assert room_for(10_000) == room
+    assert limits == ([] if asked is None else [(asked, hard)])
 
 
 def test_options_come_from_flags_variables_and_one_file(tmp_path: Path) -> None:
