@@ -300,13 +300,14 @@ def extend(
     *,
     body: bytes | None = None,
     apart: bool = False,
+    keeps_receipts: bool = False,
 ) -> list[Receipt]:
     """Give events more time from now on.  Returns their new receipts; the old ones are spent.
 
     0 seconds put them back, and the delivery counts; then there are no new receipts.  ``body``, for
     one event, is what later deliveries have as payload.  The log keeps what was published.
     ``apart`` gives each event a claim of its own: transactions that finish events of one claim wait
-    for each other.
+    for each other.  With ``keeps_receipts`` the same receipts stay good, and are returned.
     """
     _CLAIM.require("visibility_seconds", visibility_seconds)
     if body is not None and not isinstance(body, bytes | bytearray | memoryview):
@@ -322,7 +323,10 @@ def extend(
         **_binds(entries),
         visibility_seconds=visibility_seconds,
         body=body,
+        keeps_receipts=keeps_receipts,
     )
+    if keeps_receipts:
+        return given if visibility_seconds else []
     return _extended(given, entries, rows)
 
 

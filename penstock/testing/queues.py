@@ -206,6 +206,7 @@ def extend(
     tokens: Sequence[uuid.UUID],
     visibility_seconds: float,
     body: bytes | None,
+    keeps_receipts: bool,
 ) -> list[Row]:
     """Gives events more time and new receipts, or puts them back."""
     if not 0 <= visibility_seconds <= _LONGEST_CLAIM:
@@ -221,7 +222,9 @@ def extend(
         claim, token = _new_claim(tx)
         for each in taken or ():
             kept = each if body is None else replace(each, body=body, copied=True)
-            if visibility_seconds:
+            if visibility_seconds and keeps_receipts:
+                put_dealt(tx, replace(kept, deadline=deadline))
+            elif visibility_seconds:
                 put_dealt(tx, replace(kept, claim=claim, token=token, deadline=deadline))
                 rows.append((number, each.sequence, each.sequence, claim, token, deadline))
             elif each.deliveries >= settings.max_deliveries:

@@ -62,6 +62,8 @@ delete_namespace        . . . . o . .
 delete_schema           . . . . o . .
 delete_topic            . . g . o . .
 describe_queue          . c g . o . .
+label_queue             . c g . o . .
+labels_of_queue         . c g . o . .
 describe_subscription   . c g . o . r
 describe_topic          . c g . o . r
 discard_staged          . . . . o p .

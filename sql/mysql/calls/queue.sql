@@ -28,7 +28,7 @@ CALL penstock.acknowledge(
 -- limits the session
 CALL penstock.extend(
     %(subscription)s, %(claims)s, %(first_sequences)s, %(last_sequences)s, %(tokens)s, %(visibility_seconds)s,
-    %(body)s
+    %(body)s, %(keeps_receipts)s
 )
 
 -- name: release_claims
@@ -66,3 +66,11 @@ CALL penstock.queue_pointers(%(subscription)s)
 -- The next events of a queue, without handing them out.
 -- reads only
 CALL penstock.peek(%(subscription)s, %(max_events)s)
+
+-- name: label_queue
+-- Keeps labels of a queue.
+CALL penstock.label_queue(%(subscription)s, %(labels)s)
+
+-- name: labels_of_queue
+-- The labels of a queue.
+CALL penstock.labels_of_queue(%(subscription)s)

@@ -48,10 +48,11 @@ END;
 -- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back, behind what
 -- is dealt already (at most 20,000 events), and the delivery counts. A body, for one event, goes with all later
 -- hand-outs in place of the payload; the log keeps what was published, and an erased event takes none. Returns a row
--- for each range of a new claim. Raises PS004, PS006, PS013, PS018, PS042, PS043, PS044.
+-- for each range of a new claim. With keeps_receipts the old receipts stay good instead, unless the events are put
+-- back. Raises PS004, PS006, PS013, PS018, PS042, PS043, PS044.
 CREATE PROCEDURE extend(
     subscription LONGTEXT, claims JSON, first_sequences JSON, last_sequences JSON, tokens JSON,
-    visibility_seconds DOUBLE, body LONGBLOB
+    visibility_seconds DOUBLE, body LONGBLOB, keeps_receipts BOOLEAN
 )
 BEGIN
     DECLARE owner_id BIGINT;
@@ -80,6 +81,8 @@ BEGIN
     END IF;
     IF visibility_seconds = 0 THEN
         CALL put_back(owner_id, pieces);
+    ELSEIF keeps_receipts THEN
+        CALL keep_pieces(owner_id, pieces, tokens, visibility_seconds);
     ELSE
         CALL claim_pieces(owner_id, pieces, visibility_seconds);
     END IF;

@@ -14,6 +14,15 @@ CREATE TABLE IF NOT EXISTS queues (
     CONSTRAINT queues_order CHECK (`order` IN ('none', 'key'))
 ) ENGINE = InnoDB;
 
+-- name: queue_labels
+-- What a program keeps about a queue that the queue does not know, an SQS door its attributes and tags for example.
+CREATE TABLE IF NOT EXISTS queue_labels (
+    subscription_id BIGINT NOT NULL PRIMARY KEY,
+    labels MEDIUMTEXT NOT NULL,
+    created_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    changed_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6))
+) ENGINE = InnoDB;
+
 -- name: queue_ranges
 -- What a queue has dealt and not finished: ranges of sequences, each free (no token) or claimed. A claim that ended is
 -- deleted, one that diverged is cut.

@@ -36,7 +36,7 @@ SELECT penstock.acknowledge(
 SELECT entry, first_sequence, last_sequence, claim, token, deadline
 FROM penstock.extend(
     %(subscription)s, %(claims)s::bigint[], %(first_sequences)s::bigint[], %(last_sequences)s::bigint[],
-    %(tokens)s::uuid[], %(visibility_seconds)s::double precision, %(body)s::bytea
+    %(tokens)s::uuid[], %(visibility_seconds)s::double precision, %(body)s::bytea, %(keeps_receipts)s::boolean
 )
 
 -- name: release_claims
@@ -71,3 +71,11 @@ SELECT
     state, visible_at, deliveries, failures, topic, partition, sequence, event_id, key, type, content_type,
     headers::text, payload, created_at, sequenced_at, history
 FROM penstock.peek(%(subscription)s, %(max_events)s::integer)
+
+-- name: label_queue
+-- Keeps labels of a queue.
+SELECT penstock.label_queue(%(subscription)s, %(labels)s::jsonb)
+
+-- name: labels_of_queue
+-- The labels of a queue.
+SELECT labels, created_at, changed_at FROM penstock.labels_of_queue(%(subscription)s)

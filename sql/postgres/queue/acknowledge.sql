@@ -49,10 +49,11 @@ $$;
 -- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back, behind what
 -- is dealt already (at most 20,000 events), and the delivery counts. A body, for one event, goes with all later
 -- hand-outs in place of the payload; the log keeps what was published, and an erased event takes none. Returns a row
--- for each range of a new claim. Raises PS004, PS006, PS013, PS018, PS042, PS043, PS044.
+-- for each range of a new claim. With keeps_receipts the old receipts stay good instead, unless the events are put
+-- back. Raises PS004, PS006, PS013, PS018, PS042, PS043, PS044.
 CREATE OR REPLACE FUNCTION extend(
     subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
-    visibility_seconds double precision, body bytea DEFAULT NULL
+    visibility_seconds double precision, body bytea DEFAULT NULL, keeps_receipts boolean DEFAULT false
 ) RETURNS TABLE (
     entry integer, first_sequence bigint, last_sequence bigint, claim bigint, token uuid, deadline timestamptz
 )
@@ -87,10 +88,11 @@ BEGIN
     WITH put AS (
         INSERT INTO queue_ranges AS r (
             subscription_id, partition_id, first_sequence, last_sequence, deliveries, token, deadline, finished,
-            waiting_id)
+            waiting_id, former)
         SELECT queue.subscription_id, p.partition_id, p.first_sequence, p.last_sequence, p.deliveries,
-               gen_random_uuid(), clock_timestamp() + make_interval(secs => "extend".visibility_seconds),
-               p.finished, p.waiting_id
+               CASE WHEN keeps_receipts THEN tokens[p.entry] ELSE gen_random_uuid() END,
+               clock_timestamp() + make_interval(secs => "extend".visibility_seconds), p.finished, p.waiting_id,
+               CASE WHEN keeps_receipts THEN p.claim END
         FROM unnest(pieces) AS p
         RETURNING r.*
     )

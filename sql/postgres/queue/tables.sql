@@ -13,6 +13,15 @@ CREATE TABLE queues (
     "order" text NOT NULL DEFAULT 'none' CHECK ("order" IN ('none', 'key'))
 );
 
+-- name: queue_labels
+-- What a program keeps about a queue that the queue does not know, an SQS door its attributes and tags for example.
+CREATE TABLE queue_labels (
+    subscription_id bigint PRIMARY KEY,
+    labels jsonb NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 -- name: queue_ranges
 -- What a queue has dealt and not finished: ranges of sequences, each free (no token) or claimed. A claim that ended is
 -- deleted, one that diverged is cut. Cut by id, dropped slice by slice; ids rise under the dealer's lock.

@@ -83,7 +83,9 @@ QUEUES: dict[str, Call] = {
     "acknowledge": lambda own, name: _settle(own, "acknowledge", name),
     "release_claims": lambda own, name: _settle(own, "release_claims", name),
     "reject": lambda own, name: _settle(own, "reject", name, reason="", delay_seconds=None),
-    "extend": lambda own, name: _settle(own, "extend", name, visibility_seconds=1, body=None),
+    "extend": lambda own, name: _settle(
+        own, "extend", name, visibility_seconds=1, body=None, keeps_receipts=False
+    ),
 }
 
 

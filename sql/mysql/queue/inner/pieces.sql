@@ -117,6 +117,24 @@ BEGIN
     ORDER BY p.entry, n.first_sequence;
 END;
 
+-- name: keep_pieces
+-- Gives pieces more time, and leaves their receipts as they are: what was taken out of a claim stands for it.
+CREATE PROCEDURE keep_pieces(owner_id BIGINT, pieces LONGTEXT, tokens JSON, visibility_seconds DOUBLE)
+BEGIN
+    DECLARE ends DATETIME(6) DEFAULT UTC_TIMESTAMP(6) + INTERVAL ROUND(visibility_seconds * 1e6) MICROSECOND;
+    INSERT INTO queue_ranges (
+        subscription_id, partition_id, first_sequence, last_sequence, deliveries, token, deadline, waiting_id, former)
+    SELECT owner_id, p.partition_id, p.first_sequence, p.last_sequence, p.deliveries, UNHEX(REPLACE(t.token, '-', '')),
+           ends, NULLIF(p.waiting_id, 0), p.claim
+    FROM JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (
+        entry INT PATH '$[0]', claim BIGINT PATH '$[1]', partition_id BIGINT PATH '$[3]',
+        first_sequence BIGINT PATH '$[4]', last_sequence BIGINT PATH '$[5]', deliveries INT PATH '$[6]',
+        waiting_id BIGINT PATH '$[7]')) AS p
+    JOIN JSON_TABLE(tokens, '$[*]' COLUMNS (place FOR ORDINALITY, token VARCHAR(36) PATH '$')) AS t
+        ON t.place = p.entry
+    ORDER BY p.entry, p.first_sequence;
+END;
+
 -- name: fail_pieces
 -- Counts a failure of pieces that were copied out of the log: each waits, or becomes a dead letter.
 CREATE PROCEDURE fail_pieces(owner_id BIGINT, pieces LONGTEXT, why TEXT, delay_seconds DOUBLE)

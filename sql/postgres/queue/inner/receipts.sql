@@ -47,7 +47,10 @@ BEGIN
         WHERE r.subscription_id = owner_id AND r.id = ANY (claims) AND r.token = ANY (tokens)
         ORDER BY r.id
         FOR UPDATE);
-    IF cardinality(locked) < cardinality(claims) THEN
+    -- What was taken out of a claim may still be good for its receipts: it was extended and has kept them.
+    IF cardinality(locked) < cardinality(claims)
+        OR EXISTS (SELECT FROM unnest(locked) AS r WHERE r.finished IS NOT NULL)
+    THEN
         -- What this waited for may have been replaced meanwhile, once more: then there is more to see than is locked.
         FOR look IN 1..3 LOOP
             later := ARRAY(
