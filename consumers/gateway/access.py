@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from consumers.gateway.answers import Refused
-from consumers.gateway.credentials import signed_requests, signed_urls
+from consumers.gateway.credentials import signed_requests, signed_urls, sigv4
 from consumers.gateway.credentials.nonces import Nonces, TooManyNonces
 from consumers.gateway.credentials.shown import TOKEN, BadCredentials, ShownRequest, is_same
 from consumers.gateway.pool import Principal
@@ -171,6 +171,24 @@ class Access:
         with self._noted(name, 401):
             return await self._caller(shown, account, name, is_safe=is_safe)
 
+    async def aws_signer(self, shown: ShownRequest, address: str) -> AwsSigner:
+        """Who says to have signed a call of SQS: a key that there is.  The body comes after it."""
+        name = _counted(address)
+        with self._noted(name, 401):
+            signed = sigv4.read(shown, self._clock())
+            key = await self._keys.find(signed.key_id, name)
+            if key is None:
+                raise BadCredentials("there is no such key")
+            return AwsSigner(signed, key)
+
+    def aws_caller(self, signer: AwsSigner, body: bytes, address: str) -> AccountCaller:
+        """Who has signed it with this body."""
+        signed, key = signer.signed, signer.key
+        with self._noted(_counted(address), 401):
+            if not signed.is_by(self._secret(key, signed.key_id), body):
+                raise BadCredentials("the signature is not good, or not over this body")
+            return _caller_of((signed.key_id, key))
+
     def require_body(self, caller: AccountCaller, body: bytes, address: str) -> None:
         """Refused when the caller has signed another body."""
         with self._noted(_counted(address), 401):
@@ -219,15 +237,18 @@ class Access:
     async def _signer(self, signed: Signed, account: str | None, name: str) -> tuple[str, FoundKey]:
         key = await self._keys.find(signed.key_id, name)
         # Without a key it takes as long as with one: the secret of another is computed.
-        account_id, version = (key.account_id, key.version) if key else ("", 1)
-        try:
-            master = key.master if key else self._masters.newest
-            secret = self._masters.secret(master, account_id, signed.key_id, version)
-        except ConfigurationError as error:
-            raise BadCredentials(error.message) from None
+        secret = self._secret(key, signed.key_id)
         if not signed.is_by(secret) or key is None or account not in {None, key.account}:
             raise BadCredentials("the key, the signature or the account is wrong")
         return signed.key_id, key
+
+    def _secret(self, key: FoundKey | None, key_id: str) -> str:
+        account_id, version = (key.account_id, key.version) if key else ("", 1)
+        try:
+            master = key.master if key else self._masters.newest
+            return self._masters.secret(master, account_id, key_id, version)
+        except ConfigurationError as error:
+            raise BadCredentials(error.message) from None
 
 
 def _counted(address: str) -> str:
@@ -236,6 +257,14 @@ def _counted(address: str) -> str:
         return str(ipaddress.IPv6Network((address, 64), strict=False))
     except ValueError:
         return address[:64]
+
+
+@dataclass(frozen=True, slots=True)
+class AwsSigner:
+    """A signature of a call of SQS, and the key that it names."""
+
+    signed: sigv4.AwsSignature
+    key: FoundKey
 
 
 @dataclass(frozen=True, slots=True)

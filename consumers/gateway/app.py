@@ -17,6 +17,7 @@ from consumers.gateway.front import Endpoint, Front, Tally, answer
 from consumers.gateway.pool import Pool
 from consumers.gateway.publishing import Coalescer
 from consumers.gateway.settings import GatewaySettings
+from consumers.gateway.sqs.door import SqsDoor, is_for_sqs
 from consumers.gateway.tails import Tails
 from penstock.accounts import FoundKey, MasterKeys, find_key
 
@@ -49,9 +50,7 @@ class Gateway:
             Tails(self._pool),
         )
         self.tally = Tally()
-        self.app = Front(
-            Router(_routes(self.services), redirect_slashes=False), settings, self.tally
-        )
+        self.app = Front(_Doors(self.services), settings, self.tally)
 
     def close(self) -> None:
         """Close the connections, after the calls that run."""
@@ -62,8 +61,19 @@ class Gateway:
         return await self._pool.run(None, lambda connection: find_key(connection, key_id))
 
 
-def _routes(services: Services) -> list[Route]:
-    bodies = Bodies(services.settings.bodies_bytes)
+class _Doors:
+    """One port for SQS clients and for all others."""
+
+    def __init__(self, services: Services) -> None:
+        bodies = Bodies(services.settings.bodies_bytes)
+        self._sqs = SqsDoor(services, bodies)
+        self._others = Router(_routes(services, bodies), redirect_slashes=False)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        await (self._sqs if is_for_sqs(scope) else self._others)(scope, receive, send)
+
+
+def _routes(services: Services, bodies: Bodies) -> list[Route]:
     found = [
         Route(each.whole_path, Endpoint(services, each, bodies), methods=[each.method])
         for each in OPERATIONS

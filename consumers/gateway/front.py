@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -156,38 +156,44 @@ class Endpoint:
         self, scope: Any, params: Mapping[str, str], receive: Receive, send: Send
     ) -> GatewayAnswer | None:
         services, operation = self._services, self._operation
-        headers = _headers(scope["headers"])
+        headers = headers_of(scope)
         most = services.settings.max_body_bytes
         require_length(headers, most)
-        shown = ShownRequest(
-            scope["method"],
-            scope["raw_path"].decode("latin-1"),
-            scope["query_string"].decode("latin-1"),
-            headers,
-        )
-        address, is_safe = self._origin(scope, headers)
+        shown = shown_by(scope, headers)
+        origin = origin_of(scope, headers, self._proxies)
         access = services.access
         # Before the body is read: nobody fills the memory without a key.
-        caller = await access.caller(shown, params["account"], address, is_safe=is_safe)
+        caller = await access.caller(
+            shown, params["account"], origin.address, is_safe=origin.is_safe
+        )
         scope["told"] = {"account": caller.account, "key": caller.principal.key_id}
         if caller.queue is not None and params.get("queue") != caller.queue:
             raise Refused(401)
         if not set(operation.levels).issubset(caller.levels):
             raise Refused(403, f"the key lacks a level of {operation.levels!r}")
         async with self._bodies.read(receive, headers, most) as body:
-            access.require_body(caller, body, address)
+            access.require_body(caller, body, origin.address)
             whole = replace(shown, body=body)
             return await operation.handler(HttpCall(services, caller, whole, params, receive, send))
 
-    def _origin(self, scope: Any, headers: Mapping[str, str]) -> tuple[str, bool]:
-        """From where a request comes, and whether nobody on the way could read it."""
-        address = (scope.get("client") or ("", 0))[0]
-        scheme = scope["scheme"]
-        if address in self._proxies:
-            address = headers.get("x-forwarded-for", address).rpartition(",")[2].strip()
-            scheme = headers.get("x-forwarded-proto", scheme)
-            return address, scheme == "https"
-        return address, scheme == "https" or _is_loopback(address)
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """From where a request comes; safe: nobody on the way could read it."""
+
+    address: str
+    scheme: str
+    is_safe: bool
+
+
+def origin_of(scope: Any, headers: Mapping[str, str], proxies: Container[str]) -> Origin:
+    """From where a request comes, by the word of a proxy if it is one of these."""
+    address, scheme = (scope.get("client") or ("", 0))[0], scope["scheme"]
+    if address in proxies:
+        address = headers.get("x-forwarded-for", address).rpartition(",")[2].strip()
+        scheme = headers.get("x-forwarded-proto", scheme)
+        return Origin(address, scheme, scheme == "https")
+    return Origin(address, scheme, scheme == "https" or _is_loopback(address))
 
 
 def _is_loopback(address: str) -> bool:
@@ -197,12 +203,23 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def _headers(given: list[tuple[bytes, bytes]]) -> dict[str, str]:
+def headers_of(scope: Any) -> dict[str, str]:
+    """The headers of a request; one that came twice is joined by a comma."""
     found: dict[str, str] = {}
-    for name, value in given:
+    for name, value in scope["headers"]:
         key, text = name.decode("latin-1"), value.decode("latin-1").strip()
         found[key] = f"{found[key]}, {text}" if key in found else text
     return found
+
+
+def shown_by(scope: Any, headers: Mapping[str, str]) -> ShownRequest:
+    """What a request shows, without its body."""
+    return ShownRequest(
+        scope["method"],
+        scope["raw_path"].decode("latin-1"),
+        scope["query_string"].decode("latin-1"),
+        headers,
+    )
 
 
 async def answer(send: Send, made: GatewayAnswer) -> None:

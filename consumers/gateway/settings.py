@@ -41,6 +41,9 @@ class GatewaySettings(ServiceSettings):
     hosts: str | None = option(
         "text", None, "the names by which it is called, with commas; default: any"
     )
+    sqs_url: str | None = option(
+        "text", None, "how addresses of queues begin for SQS clients; default: as they call"
+    )
     trusted_proxies: str | None = option(
         "text", None, "addresses of proxies whose X-Forwarded-For and -Proto count, with commas"
     )

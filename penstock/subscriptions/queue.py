@@ -325,9 +325,7 @@ def extend(
         body=body,
         keeps_receipts=keeps_receipts,
     )
-    if keeps_receipts:
-        return given if visibility_seconds else []
-    return _extended(given, entries, rows)
+    return given if keeps_receipts and visibility_seconds else _extended(given, entries, rows)
 
 
 def purge(connection: Any, subscription: str) -> int:

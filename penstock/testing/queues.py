@@ -222,10 +222,9 @@ def extend(
         claim, token = _new_claim(tx)
         for each in taken or ():
             kept = each if body is None else replace(each, body=body, copied=True)
-            if visibility_seconds and keeps_receipts:
-                put_dealt(tx, replace(kept, deadline=deadline))
-            elif visibility_seconds:
-                put_dealt(tx, replace(kept, claim=claim, token=token, deadline=deadline))
+            if visibility_seconds:
+                held = kept if keeps_receipts else replace(kept, claim=claim, token=token)
+                put_dealt(tx, replace(held, deadline=deadline))
                 rows.append((number, each.sequence, each.sequence, claim, token, deadline))
             elif each.deliveries >= settings.max_deliveries:
                 why = "was handed out as often as it may be, and put back each time"

@@ -229,7 +229,11 @@ def takes_call(
     shown: ShownRequest, made: ShownRequest, ahead: float = 0.0, secret: str = SECRET
 ) -> bool:
     now = datetime.strptime(made.headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    return is_taken(lambda: sigv4.read(shown, now.timestamp() + ahead), secret)
+    try:
+        found = sigv4.read(shown, now.timestamp() + ahead)
+    except BadCredentials:
+        return False
+    return found.key_id == KEY and found.is_by(secret, shown.body)
 
 
 @often

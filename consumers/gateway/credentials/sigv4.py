@@ -37,18 +37,26 @@ _SPACES = re.compile(r" +")
 
 @dataclass(frozen=True, slots=True)
 class AwsSignature:
-    """A signature as a call shows it, and the text that it has to be over."""
+    """A signature as a call shows it, and the lines that it has to be over, before the body's."""
 
     key_id: str
     day: str
     region: str
-    base: str
+    date: str
+    lines: str
+    #: What the call says of its body; empty: nothing.
+    digest: str
     signature: str
 
-    def is_by(self, secret: str) -> bool:
-        """Whether the holder of this secret made the signature."""
-        key = _key(secret, self.day, self.region)
-        return is_same(hmac_sha256(key, self.base).hex().encode(), self.signature.encode())
+    def is_by(self, secret: str, body: bytes) -> bool:
+        """Whether the holder of this secret made the signature, over this body."""
+        digest = sha256_hex(body)
+        canonical = f"{self.lines}\n{digest}"
+        scope = f"{self.day}/{self.region}/{SERVICE}/aws4_request"
+        base = "\n".join([ALGORITHM, self.date, scope, sha256_hex(canonical.encode())])
+        made = hmac_sha256(_key(secret, self.day, self.region), base).hex()
+        is_good = is_same(made.encode(), self.signature.encode())
+        return is_good and self.digest in {"", digest}
 
 
 def is_signed(shown: ShownRequest) -> bool:
@@ -69,12 +77,9 @@ def read(shown: ShownRequest, now: float) -> AwsSignature:
         raise BadCredentials("session tokens and signed queries are not taken")
     date = shown.header("x-amz-date")
     _require_time(date, day, now)
-    digest = sha256_hex(shown.body)
-    if shown.header("x-amz-content-sha256") not in {"", digest}:
-        raise BadCredentials("the body is not the one that was signed")
     if any(name not in shown.headers for name in signed):
         raise BadCredentials("a header that was signed is not there")
-    canonical = "\n".join(
+    lines = "\n".join(
         [
             shown.method,
             _path(shown.path),
@@ -82,12 +87,10 @@ def read(shown: ShownRequest, now: float) -> AwsSignature:
             *(f"{name}:{_SPACES.sub(' ', shown.headers[name].strip())}" for name in signed),
             "",
             names,
-            digest,
         ]
     )
-    scope = f"{day}/{region}/{SERVICE}/aws4_request"
-    base = "\n".join([ALGORITHM, date, scope, sha256_hex(canonical.encode())])
-    return AwsSignature(key_id, day, region, base, signature)
+    digest = shown.header("x-amz-content-sha256")
+    return AwsSignature(key_id, day, region, date, lines, digest, signature)
 
 
 def _require_time(date: str, day: str, now: float) -> None:

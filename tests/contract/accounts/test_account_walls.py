@@ -19,7 +19,7 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.publishing import known_topics
-from penstock.subscriptions import dead_letters, forwarding, policies, queue, stream
+from penstock.subscriptions import dead_letters, forwarding, labels, policies, queue, stream
 from penstock.topics import rights
 from tests.contract.accounts.kit import (
     Account,
@@ -80,6 +80,8 @@ QUEUES: dict[str, Call] = {
     "queue_pointers": queue.pointers,
     "describe_queue": queue.describe,
     "configure_queue": lambda own, name: queue.configure(own, name, max_failures=3),
+    "label_queue": lambda own, name: labels.label(own, name, {}),
+    "labels_of_queue": labels.labels_of,
     "acknowledge": lambda own, name: _settle(own, "acknowledge", name),
     "release_claims": lambda own, name: _settle(own, "release_claims", name),
     "reject": lambda own, name: _settle(own, "reject", name, reason="", delay_seconds=None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from penstock.publishing import known_topics
 from tests import servers
 from tests.contract.databases import ContractDatabase, MySQLDatabase, PostgresDatabase
 from tests.contract.gateway.kit import Client, Gateway, gateway_of
+from tests.contract.gateway.sqs_kit import sqs_of
 from tests.support import PostgresServer
 
 _numbers = itertools.count(1)
@@ -51,3 +53,22 @@ def shop(gateway: Gateway) -> Client:
 def bank(gateway: Gateway) -> Client:
     """Another one."""
     return gateway.client(f"bank{next(_numbers)}")
+
+
+@pytest.fixture
+def sqs(shop: Client) -> Any:
+    """boto3 for a new account."""
+    return sqs_of(shop)
+
+
+@pytest.fixture
+def url(sqs: Any) -> str:
+    """A queue `mails`."""
+    return str(sqs.create_queue(QueueName="mails")["QueueUrl"])
+
+
+@pytest.fixture
+def sequencing(gateway: Gateway) -> Iterator[None]:
+    """Events get their sequences all the time."""
+    with gateway.sequencing():
+        yield

@@ -36,6 +36,7 @@ RUN_BY = {
     "docs/queue.md": "tests/contract/pages/test_queue.py",
     "docs/spark.md": "tests/spark/test_page.py",
     "docs/testing.md": "tests/testing/test_page.py",
+    "docs/sqs.md": "tests/contract/gateway/test_sqs.py",
 }
 
 

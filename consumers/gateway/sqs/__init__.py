@@ -1,0 +1,1 @@
+"""The door for SQS clients: AWS's JSON protocol over the same queues."""

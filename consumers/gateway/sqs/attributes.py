@@ -1,0 +1,108 @@
+"""The attributes of a queue: which there are, what they may be, and what is usual."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from consumers.gateway.sqs.contents import MOST_BYTES
+from consumers.gateway.sqs.errors import SqsError
+
+#: Without a redrive policy, a message is handed out so often before it dies.
+MOST_DELIVERIES = 1_000
+#: Whole numbers: lowest, highest, and the value of a queue that was told nothing.
+_NUMBERS: dict[str, tuple[int, int, int]] = {
+    "DelaySeconds": (0, 900, 0),
+    "MaximumMessageSize": (1_024, MOST_BYTES, MOST_BYTES),
+    "MessageRetentionPeriod": (60, 1_209_600, 345_600),
+    "ReceiveMessageWaitTimeSeconds": (0, 20, 0),
+    "VisibilityTimeout": (0, 43_200, 30),
+}
+_COUNTED = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesDelayed",
+    "ApproximateNumberOfMessagesNotVisible",
+)
+_TOLD = ("CreatedTimestamp", "LastModifiedTimestamp", "QueueArn")
+_FIFO = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+_REFUSED = ("Policy", "KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds")
+_KEPT = ("RedrivePolicy", "RedriveAllowPolicy", "SqsManagedSseEnabled")
+NAMES = frozenset((*_NUMBERS, *_COUNTED, *_TOLD, *_FIFO, *_REFUSED, *_KEPT, "All"))
+
+
+@dataclass(frozen=True, slots=True)
+class RedrivePolicy:
+    """Where messages go that were received too often: a queue of the same account."""
+
+    target: str
+    most: int
+
+
+def checked(given: Mapping[str, Any] | None, account: str) -> dict[str, str]:
+    """Attributes that a caller sets, each as the text that is kept."""
+    found: dict[str, str] = {}
+    for name, value in (given or {}).items():
+        if name in _NUMBERS:
+            lowest, highest, _ = _NUMBERS[name]
+            text = str(value)
+            if not text.isdecimal() or not lowest <= int(text[:12]) <= highest:
+                raise _bad(name)
+            found[name] = str(int(text))
+        elif name in _KEPT:
+            found[name] = _kept(name, str(value), account)
+        elif name in _FIFO and str(value).lower() != "false":
+            raise SqsError("UnsupportedOperation", "FIFO queues are not there yet.")
+        elif name in _REFUSED and value:
+            raise SqsError("UnsupportedOperation", f"{name} is not there: leave it out.")
+        elif name not in (*_FIFO, *_REFUSED):
+            raise _unknown(name)
+    return found
+
+
+def policy(attributes: Mapping[str, str], account: str) -> RedrivePolicy | None:
+    """The redrive policy of a queue; None when it has none."""
+    text = attributes.get("RedrivePolicy", "")
+    if not text:
+        return None
+    try:
+        given = json.loads(text)
+        most, target = int(given["maxReceiveCount"]), str(given["deadLetterTargetArn"])
+    except (ValueError, KeyError, TypeError):
+        raise _bad("RedrivePolicy") from None
+    *_, owner, name = ("", *target.split(":"))
+    if owner != account or not name or not 1 <= most <= MOST_DELIVERIES:
+        raise _bad("RedrivePolicy")
+    return RedrivePolicy(name, most)
+
+
+def effective(attributes: Mapping[str, str]) -> dict[str, str]:
+    """What a queue was told, and what it has without a word."""
+    usual = {name: str(usual) for name, (_, _, usual) in _NUMBERS.items()}
+    told = {name: value for name, value in attributes.items() if value}
+    return usual | {"SqsManagedSseEnabled": "false"} | told
+
+
+def wanted(names: Iterable[str]) -> set[str]:
+    """The names that were asked for; InvalidAttributeName for one that there is not."""
+    found = set(names)
+    for each in found - NAMES:
+        raise _unknown(each)
+    return set(NAMES) if "All" in found else found
+
+
+def _kept(name: str, text: str, account: str) -> str:
+    if name == "RedrivePolicy":
+        policy({name: text}, account)  # refuses what is none
+    elif name == "SqsManagedSseEnabled" and text.lower() not in {"true", "false"}:
+        raise _bad(name)
+    return text
+
+
+def _bad(name: str) -> SqsError:
+    return SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}.")
+
+
+def _unknown(name: str) -> SqsError:
+    return SqsError("InvalidAttributeName", f"Unknown Attribute {name[:100]}.")
