@@ -21,16 +21,21 @@ from penstock.errors import ActsForNobody, ConfigurationError
 from penstock.upkeep.state import Calls
 from tests.consumers.process import PENSTOCK, Daemon, until
 from tests.contract.gateway.kit import send
+from tests.kit.tenants import tenants_of
 
 
 def test_it_serves_on_an_embedded_database_until_it_is_told_to_stop(
     database_url: str, tmp_path: Path
 ) -> None:
-    url, masters = embedded.made(database_url, tmp_path)
-    assert embedded.made(database_url, tmp_path)[0] == url
-    file = tmp_path / embedded._FILE
-    assert file.stat().st_mode & 0o777 == 0o600
-    with psycopg.connect(database_url, autocommit=True) as owner:
+    with (
+        psycopg.connect(database_url, autocommit=True) as owner,
+        tenants_of(owner, database_url) as tenants,
+    ):
+        tenants.install()  # so the roles, which are the whole server's, are gone afterwards
+        url, masters = embedded.made(database_url, tmp_path)
+        assert embedded.made(database_url, tmp_path)[0] == url
+        file = tmp_path / embedded._FILE
+        assert file.stat().st_mode & 0o777 == 0o600
         accounts.create_account(owner, "shop")
         key = accounts.create_key(owner, "shop", masters)
         environment = {
