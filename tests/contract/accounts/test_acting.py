@@ -25,6 +25,7 @@ from tests.contract.accounts.kit import (
     open_transaction,
 )
 from tests.contract.databases import ContractDatabase, MySQLDatabase
+from tests.contract.pages.blocks import blocks_of, run
 from tests.contract.tenants import Tenants, as_login, tenants_of
 
 
@@ -60,6 +61,15 @@ def _reads(own: Any, name: str = "shop") -> list[bytes]:
 
 def _dialect(db: ContractDatabase) -> str:
     return "postgres" if db.engine == "postgres" else "mysql"
+
+
+def test_the_code_of_the_page(tenants: Tenants, shop: Account, carrier: str) -> None:
+    blocks = blocks_of("docs/accounts.md")
+    names = {"account_id": shop.account_id, "key_id": shop.key_id}
+    with as_login(tenants, carrier) as own:
+        run("docs/accounts.md", *blocks, connection=own, penstock=penstock, **names)
+    log.sequence(tenants.owner)
+    assert _reads(tenants.owner)[-1] == b"..."
 
 
 def test_it_lasts_for_one_transaction(tenants: Tenants, shop: Account, carrier: str) -> None:

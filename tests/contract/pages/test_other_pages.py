@@ -24,6 +24,7 @@ from tests.kit.log import drain, topic
 #: each time, and docs/spark.md on all engines in the long form.
 RUN_BY = {
     "README.md": "tests/contract/pages/test_readme.py",
+    "docs/accounts.md": "tests/contract/accounts/test_acting.py",
     "docs/archive.md": "tests/archive/test_page.py",
     "docs/consumers.md": "tests/contract/pages/test_consumers.py",
     "docs/coordination.md": "tests/contract/pages/test_other_pages.py",
