@@ -90,6 +90,9 @@ def as_refused(error: Exception) -> Refused | None:
     if isinstance(error, _NOT_FOUND):
         # The database's text may name what is there and belongs to others.
         return Refused(404, "there is no such thing, or this account has no right to it")
+    if isinstance(error, InUse):
+        # What uses it may be another account's: its name is not told.
+        return Refused(409, "something still uses it: a subscription, a legal hold or a relay")
     if isinstance(error, BackPressure):
         return Refused(429, str(error), _SOON)
     if isinstance(error, PenstockError) and not database.is_passing(error):

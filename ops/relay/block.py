@@ -436,6 +436,7 @@ class BlockWork:
             return whole
         passed = self.places.of(self.connection, self.member, self.lease, routing)
         events = tuple(filter(routing.takes, whole.events))
+        self.places.require_room(self.lease, routing, events)
         return replace(whole, events=events, passed=passed)
 
     def _dead_letter(self, hand: InHand, block: RelayBlock, reasons: dict[int, str]) -> None:

@@ -7,6 +7,7 @@ position, and a lease reads it once.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,20 @@ class PassedPlaces:
             self._known[lease.partition_id] = (lease.lease_epoch, known)
         return dict(known)
 
+    def require_room(self, lease: Lease, routing: Routing, events: Iterable[Event]) -> None:
+        """SinkMisconfigured, before anything is sent, when events choose too many places."""
+        _, known = self._known.get(lease.partition_id, (0, {}))
+        chosen = {""}
+        for each in events:
+            with suppress(ValueError):  # it is refused when its place is asked for
+                chosen.add(routing.place(each))
+        if len(known.keys() | chosen) > MOST_PLACES + 1:
+            raise SinkMisconfigured(
+                f"the template to= sends {lease.topic} partition {lease.partition} to more than "
+                f"{MOST_PLACES} places",
+                hint="use a template with fewer values, in a relay of a new subscription",
+            )
+
     def note(
         self,
         connection: Connection,
@@ -66,13 +81,6 @@ class PassedPlaces:
         :meth:`passed` takes it when that has committed.
         """
         ends = {routing.place(each): each.sequence for each in events}
-        _, known = self._known.get(lease.partition_id, (0, {}))
-        if len(known.keys() | ends.keys()) > MOST_PLACES:
-            raise SinkMisconfigured(
-                f"the template to= has sent {lease.topic} partition {lease.partition} to more than "
-                f"{MOST_PLACES} places",
-                hint="use a template with fewer values",
-            )
         call(
             connection,
             "note_places",

@@ -60,6 +60,11 @@ class KafkaSink:
         if not self._has_transactions:
             self._try_transactions()
 
+    @staticmethod
+    def address_of(topic: str) -> str:
+        """One address for all that are the same Kafka topic."""
+        return topic.replace("/", ".")
+
     def open(self, lease: SinkLease) -> Channel:
         """The channel of a partition."""
         return KafkaChannel(self._kafka, self._admin, lease, self._limits, self._noted)

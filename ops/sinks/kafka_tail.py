@@ -78,7 +78,9 @@ def _last_of(reader: Any, place: TopicPartition, where: str, ended: threading.Ev
     found, foreign = None, 0
     reader.assign([place])
     for message in _to_the_end(reader, where, ended):
-        headers = {name: text.decode(errors="replace") for name, text in message.headers() or ()}
+        headers = {
+            name: (text or b"").decode(errors="replace") for name, text in message.headers() or ()
+        }
         tail = Tail.of(headers)
         found, foreign = tail or found, foreign + (tail is None)
     if found is None and foreign >= MOST_FOREIGN:

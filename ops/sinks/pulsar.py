@@ -88,6 +88,16 @@ class PulsarSink:
         """
         return self._topics.get(topic) or self._template.format(topic=topic.replace("/", "."))
 
+    def address_of(self, topic: str) -> str:
+        """One address for all that are the same Pulsar topic."""
+        target = self.pulsar_topic(topic)
+        same = [
+            each
+            for each in (*sorted(self._topics), topic.replace("/", "."))
+            if self.pulsar_topic(each) == target
+        ]
+        return same[0] if same else topic
+
     def preflight(self, topic: str, partitions: int) -> None:
         """Check that the Pulsar topic has as many partitions and that the broker deduplicates.
 

@@ -25,7 +25,8 @@ class RoutedSink:
         self.name = sink.name
         self.max_block_events = sink.max_block_events
         self.max_block_bytes = sink.max_block_bytes
-        self.routing = routing
+        #: Addresses that are one topic there are one place: each place is compared for itself.
+        self.routing = replace(routing, named=getattr(sink, "address_of", str))
         self._sink = sink
         self._lock = threading.Lock()
         self._partitions: dict[str, int] = {}

@@ -103,6 +103,8 @@ class Routing:
     #: What does not fit the schema of its topic and type goes to the dead letters.
     schemas: bool = False
     pacing: pacing.Pacing = field(default_factory=pacing.Pacing)
+    #: One text for all addresses that are one topic of the sink.
+    named: Callable[[str], str] = field(default=str, compare=False)
 
     @property
     def filters(self) -> bool:
@@ -137,7 +139,7 @@ class Routing:
         if not self.splits:
             return ""
         assert self.to is not None
-        found = self.to.of(event)
+        found = self.named(self.to.of(event))
         if len(found) > LONGEST_PLACE:
             raise ValueError(f"its topic at the sink has more than {LONGEST_PLACE} characters")
         return found

@@ -455,6 +455,27 @@ def test_without_transactions_nothing_comes_after_a_gap(
     assert found in ([], [1], [1, 2])
 
 
+def test_two_addresses_of_one_kafka_topic_are_one_place(
+    kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: places are compared by the topic there. Mutant: apart, one of them sends less."""
+
+    def sent(type_of: str) -> list[int]:
+        types = (f"{type_of}/b", f"{type_of}.b", f"{type_of}/b")
+        events = tuple(event(n, topic=topic, type=each) for n, each in enumerate(types, 1))
+        one = dataclasses.replace(block(1, 3, topic=topic), events=events)
+        with closing(open_any(f"{kafka_broker.address}#to={{topic}}.{{type}}")) as sink:
+            sink.preflight(topic, 1)
+            with closing(sink.open(lease_of(one))) as channel:
+                channel.send_block(one)
+        name = kafka_broker.sink().settings.topic(f"{topic}.{type_of}.b")
+        return [int(headers(each)["ce_sequence"]) for each in kafka_broker.read(name)]
+
+    assert sent("a") == [1, 2, 3]
+    monkeypatch.setattr(KafkaSink, "address_of", staticmethod(str))
+    assert sent("c") == [1, 3]
+
+
 def test_rules_reach_kafka_and_each_topic_is_exact(kafka_broker: KafkaBroker, topic: str) -> None:
     """Tombstones, structured events, and topics that the events choose, in two attempts."""
     rules = "#tombstones=true&envelope=structured&to={topic}.{type}"

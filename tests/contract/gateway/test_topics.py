@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from consumers.gateway.cloudevents import BATCH, STRUCTURED
+from penstock.subscriptions import stream
 from tests.contract.gateway.kit import Client, Gateway, Reply
 
 EVENTS = "/topics/orders/eu/events"
@@ -43,6 +44,15 @@ def test_topics_are_created_listed_described_and_deleted(orders: Client) -> None
     assert orders("DELETE", "/topics/orders/eu").status == 204
     assert orders("DELETE", "/topics/orders/eu").status == 404
     assert orders("POST", EVENTS, b"x").status == 404
+
+
+def test_who_uses_a_topic_is_not_told(gateway: Gateway, orders: Client) -> None:
+    """The one that reads it may belong to somebody who is hidden from the account."""
+    stream.subscribe(gateway.owner, "of-another", [f"{orders.account}/orders/eu"])
+    refused = orders("DELETE", "/topics/orders/eu")
+    stream.unsubscribe(gateway.owner, "of-another")
+    assert refused.status == 409
+    assert b"of-another" not in refused.body
 
 
 def test_a_plain_body_is_an_event_with_what_the_query_says(

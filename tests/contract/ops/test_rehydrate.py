@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -332,9 +333,9 @@ def test_a_letter_takes_nothing_that_was_never_finished(db: ContractDatabase) ->
     member, lease = member_with_lease(own, "a")
 
     def park() -> None:
-        connection = db.connect(autocommit=False)
-        commit_parking(connection, member, lease, 20, after=0, sequences=[13], brought=[])
-        connection.commit()
+        with closing(db.connect(autocommit=False)) as connection:  # or it keeps the guard's lock
+            commit_parking(connection, member, lease, 20, after=0, sequences=[13], brought=[])
+            connection.commit()
 
     with pytest.raises(BelowLowSequence):
         park()

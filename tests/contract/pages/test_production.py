@@ -53,7 +53,7 @@ def test_nothing_of_penstock_is_left(url: str, engine: str) -> None:
     with closing(database.connect(url)) as connection:
         rights.install(connection)
         roles = ROLES[kind], {"name": f"{SCHEMA}%"}
-        assert len(database.execute(connection, *roles)) == 5
+        assert len(database.execute(connection, *roles)) == 7
         for statement in text.replace("penstock", SCHEMA).split(";"):
             if statement.strip():
                 database.execute(connection, statement)
