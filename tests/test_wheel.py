@@ -190,8 +190,8 @@ def test_the_help_lists_what_can_be_run(clean_python: Path, tmp_path: Path) -> N
     assert "Not installed" not in page
     flat = " ".join(page.split())
     verbs = (
-        "archive, audit, backfill, clean, daemon, duty, erase, erasures, policy, relay, rollup,"
-        " seal, target, verify"
+        "archive, audit, backfill, clean, daemon, duty, erase, erasures, gateway, policy, relay,"
+        " rollup, seal, target, verify"
     )
     assert f"`make setup`: {verbs}." in flat
     listed = set(re.findall(r"^│ ([a-z][a-z-]+)  ", page, re.MULTILINE))
