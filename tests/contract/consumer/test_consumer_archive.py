@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -339,9 +340,11 @@ def test_only_what_the_log_no_longer_has_is_brought(
             STREAM, 0, sequence, hot.event_id, None, "", "", {}, b"x", hot.created_at,
             hot.sequenced_at, 1,
         )  # fmt: skip
-        connection = db.connect(autocommit=False)
-        dead_letters.give_up(connection, member, lease, sequence, "x", attempts=1, brought=[event])
-        connection.commit()
+        with closing(db.connect(autocommit=False)) as connection:  # or the lease stays locked
+            dead_letters.give_up(
+                connection, member, lease, sequence, "x", attempts=1, brought=[event]
+            )
+            connection.commit()
 
     for sequence in (2, 21, 25):
         with pytest.raises(InvalidArgument, match="none that only the archive has"):

@@ -136,7 +136,7 @@ def test_without_a_memory_it_sends_other_events_under_the_same_sequences(
 
     Guard: a file's lines are not written over by other events.
     """
-    monkeypatch.setattr(relay_block, "_require_onward", lambda *_: None)
+    monkeypatch.setattr(relay_block, "_require_onward", lambda _, opened, __: opened)
     error, status = _put_back_between(db, sink, 4)
     assert error.startswith("SinkMisconfigured")
     assert "holds other events under the sequences 5 to 8" in error
