@@ -74,7 +74,7 @@ def test_a_plain_body_is_an_event_with_what_the_query_says(
 def test_a_duplicate_is_200_with_the_first_id(gateway: Gateway, orders: Client) -> None:
     first = orders("POST", f"{EVENTS}?dedup_key=d&strict=true", b"1")
     again = orders("POST", f"{EVENTS}?dedup_key=d", b"2")
-    assert (first.status, again.status) == (201, 200)
+    assert (first.status, again.status) == (201, 200), first.body
     assert again.json() == {"event_id": first.json()["event_id"], "duplicate": True}
     assert len(fetched(gateway, orders)) == 1
 
