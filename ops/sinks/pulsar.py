@@ -73,6 +73,8 @@ class PulsarSink:
         self._admin = PulsarAdmin(admin_url, token)
         self._template = topic
         self._topics = dict(topics or {})
+        # The first address of each Pulsar topic that is named: asked for every event of a template.
+        self._named = {self._topics[each]: each for each in sorted(self._topics, reverse=True)}
         self._create = create
         self._token = token
         self._send_timeout = send_timeout_seconds
@@ -90,13 +92,8 @@ class PulsarSink:
 
     def address_of(self, topic: str) -> str:
         """One address for all that are the same Pulsar topic."""
-        target = self.pulsar_topic(topic)
-        same = [
-            each
-            for each in (*sorted(self._topics), topic.replace("/", "."))
-            if self.pulsar_topic(each) == target
-        ]
-        return same[0] if same else topic
+        target, dotted = self.pulsar_topic(topic), topic.replace("/", ".")
+        return self._named.get(target) or (dotted if self.pulsar_topic(dotted) == target else topic)
 
     def preflight(self, topic: str, partitions: int) -> None:
         """Check that the Pulsar topic has as many partitions and that the broker deduplicates.

@@ -118,3 +118,16 @@ def test_an_admin_interface_that_is_none_is_said(elsewhere: str) -> None:
     with pytest.raises(SinkMisconfigured, match="answered 404") as caught:
         admin.create("persistent://public/default/x", 1)
     assert "pulsar-admin namespaces list" in (caught.value.hint or "")
+
+
+def test_addresses_of_one_pulsar_topic_are_one() -> None:
+    """A relay compares each place for itself, so what is one topic there has one name."""
+    topics = {"b/x": "persistent://t/n/named", "a/x": "persistent://t/n/named", "c.d": "own"}
+    sinks = pytest.importorskip("ops.sinks.pulsar")
+    sink = sinks.PulsarSink("pulsar://h:1", admin_url="http://h:2", topics=topics)
+    assert {sink.address_of(each) for each in ("a/x", "b/x")} == {"a/x"}
+    assert {sink.address_of(each) for each in ("e/f", "e.f")} == {"e.f"}
+    # The address with dots is another topic's name here.
+    assert [sink.address_of(each) for each in ("c/d", "c.d")] == ["c/d", "c.d"]
+    for each in (*topics, "c/d", "e/f"):
+        assert sink.pulsar_topic(sink.address_of(each)) == sink.pulsar_topic(each)
