@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 BUSY_PAUSE = 0.002
 #: While there are events, it looks again after this share of the time of a pass.  Events that come
 #: meanwhile share the next pass, and publishers and consumers get the processor too.
-BUSY_SHARE = 0.5
+BUSY_SHARE = 1.0
 UPKEEP_EVERY_SECONDS = 60.0
 #: How often the waiting events are measured for back pressure.  A measure counts for five seconds.
 MEASURE_EVERY_SECONDS = 1.0

@@ -230,6 +230,47 @@ def test_where_keys_have_an_order_the_next_one_does_not_wait(seconds: float | No
         wait_until(lambda: not script.unfinished, "all are finished")
 
 
+def test_a_handler_that_ends_is_no_reason_to_receive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two notices there is nothing new.  Guards: _look_at, and what sets it back."""
+    script, received = Script(3), []
+    real = queue.receive
+    monkeypatch.setattr(
+        queue, "receive", lambda *args, **named: received.append(1) or real(*args, **named)
+    )
+    with script.handed_over() as connection:
+        for _ in range(5):
+            script.consumer.round(connection)
+        assert len(received) == 2, "what there was, and that there is no more"
+        script.consumer.heard(["a notice"])
+        script.consumer.round(connection)
+        assert len(received) == 3
+        script.now += 1.0
+        script.consumer.round(connection)
+        assert len(received) == 4, "the pause of an idle worker is over"
+
+
+def test_without_the_pause_each_round_receives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: the next look is always due."""
+    monkeypatch.setattr(QueueConsumer, "_look_again", lambda *_, **__: False)
+    with pytest.raises(AssertionError, match="no more"):
+        test_a_handler_that_ends_is_no_reason_to_receive(monkeypatch)
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_what_may_be_free_by_an_outcome_is_looked_for_at_once(order: str) -> None:
+    """The next event of a key, or the same event again.  Guard: _look_at in _settle."""
+    script = Script(2)
+    if order == "key":
+        queue.configure(script.own, QUEUE, order="key")
+    script.use(lambda delivery: queue.again(0.0) if order == "none" else None)
+    with script.handed_over() as connection:
+        script.consumer.round(connection)
+        script.consumer._look_at = LONG
+        wait_until(lambda: script.consumer.executor._mailbox.qsize() > 0, "one has ended")
+        script.consumer.round(connection)
+        assert script.consumer._look_at < LONG
+
+
 def test_it_is_the_handler_that_is_measured() -> None:
     """Guard: Outcome.took.  What is received ahead follows from it."""
     script = Script(1, prefetch=None, concurrency=1)

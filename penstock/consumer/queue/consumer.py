@@ -23,7 +23,7 @@ from penstock.consumer.handlers.working import Connections
 from penstock.consumer.queue.backlog import Backlog
 from penstock.consumer.queue.delivery import DeliveryWork, HeldDelivery, record, record_async
 from penstock.consumer.queue.options import QueueOptions
-from penstock.consumer.queue.settling import Settler
+from penstock.consumer.queue.settling import Settler, is_done
 from penstock.database import config
 from penstock.errors import StaleReceipt, SubscriptionNotFound
 from penstock.leases.keeper import consumer_id
@@ -92,6 +92,9 @@ class QueueConsumer(Rounds):
         )
         self.settler = Settler(subscription, self.stats, options.clock, together=together)
         self._pause = FIRST_PAUSE_SECONDS
+        #: When to receive again, and whether the last time brought all that there was room for.
+        self._look_at, self._was_full = -math.inf, True
+        self._is_ordered = True
         #: How long a handler takes in the mean; None before the first has ended.
         self._mean: float | None = None
         #: Whether handlers finish events in transactions; None before the first has ended.
@@ -110,6 +113,7 @@ class QueueConsumer(Rounds):
         before, failures = self.stats.events, self.stats.failures
         with self.at_work(), self.open() as connection, self.session(connection):
             while self.turn(connection) or self._in_hand:
+                self._look_at = -math.inf
                 if self.executor.under_way:
                     self.executor.wait(self.longest_rest())
         if self.stats.failures > failures:
@@ -153,6 +157,7 @@ class QueueConsumer(Rounds):
         """There are new events: the pace of an idle worker ends."""
         if notices:
             self._pause = FIRST_PAUSE_SECONDS
+            self._look_at = -math.inf
 
     def rest(self) -> None:
         """News of the log matter only while there is room for events."""
@@ -164,9 +169,8 @@ class QueueConsumer(Rounds):
     def longest_rest(self) -> float:
         """Until the next look, or until a claim or a handler needs something."""
         now = self._clock()
-        due = [now + self._pause * random.uniform(0.5, 1.0)]
-        if self._room() <= 0:
-            due = [now + self._idle_seconds * 10]  # the end of a handler wakes the loop
+        # Without room, the end of a handler wakes the loop.
+        due = [self._look_at if self._room() > 0 else now + self._idle_seconds * 10]
         share = self._visibility * EXTEND_SHARE
         due += [self.settler.due_at, self.backlog.late_at()]
         due += [each.until - share for each in self.executor.under_way]
@@ -195,6 +199,9 @@ class QueueConsumer(Rounds):
         if not is_idle and not self.settler.is_due(self._clock()):
             return 0
         before = len(self.settler.outcomes)
+        # What comes again, or waited behind one of them, may be there at once.
+        if self._is_ordered or not all(map(is_done, self.settler.outcomes)):
+            self._look_at = -math.inf
         try:
             return self.settler.settle(connection)
         finally:
@@ -222,8 +229,11 @@ class QueueConsumer(Rounds):
         return missing if idle or missing > ahead // 2 else 0
 
     def _receive(self, connection: Connection) -> bool:
-        """Receive what there is room for.  Returns whether there may be more at once."""
-        room = 0 if self.is_stopping() else self._room()
+        """Receive what there is room for, if it is time.  Returns whether there may be more at once.
+
+        Each handler that ends begins a round, but between two notices there is nothing to receive.
+        """
+        room = 0 if self.is_stopping() or self._clock() < self._look_at else self._room()
         if room <= 0:
             return False
         size = max(each for each in SIZES if each <= room)
@@ -245,11 +255,18 @@ class QueueConsumer(Rounds):
             self._part(connection, units)
         finally:
             self.backlog.extend(units)
-        if found:
-            self._pause = FIRST_PAUSE_SECONDS
-        else:
-            self._pause = min(2 * self._pause, self._idle_seconds)
-        return len(found) == size
+        return self._look_again(begun, found=bool(found), is_full=len(found) == size)
+
+    def _look_again(self, begun: float, *, found: bool, is_full: bool) -> bool:
+        """When to receive next, if no notice comes before.  Returns whether that is at once.
+
+        A backlog is dealt in parts, so what ends one part need not be the end of the backlog.
+        """
+        at_once = is_full or (found and self._was_full)
+        self._look_at = -math.inf if at_once else begun + self._pause * random.uniform(0.5, 1.0)
+        self._was_full = is_full
+        self._pause = FIRST_PAUSE_SECONDS if found else min(2 * self._pause, self._idle_seconds)
+        return at_once
 
     def _part(self, connection: Connection, units: list[HeldDelivery]) -> None:
         """Give each event a claim of its own, where handlers finish them in transactions.
@@ -389,17 +406,18 @@ class QueueConsumer(Rounds):
 
         Then the order of keys may matter.
         """
-        options, is_ordered = self._options, True
+        options = self._options
+        self._is_ordered, self._look_at = True, -math.inf
         try:
             found = queue.describe(connection, self._subscription)
         except SubscriptionNotFound:
             if options.visibility_seconds is None:
                 raise
         else:
-            is_ordered = found.order == "key"
+            self._is_ordered = found.order == "key"
             self._visibility = options.visibility_seconds or max(1.0, found.visibility_seconds)
         if options.acknowledge_every_seconds is None:
-            self._together_seconds = 0.0 if is_ordered else TOGETHER_SECONDS
+            self._together_seconds = 0.0 if self._is_ordered else TOGETHER_SECONDS
         self.backlog.spare_seconds = self._visibility * EXTEND_SHARE
 
     def _deliver(self, unit: HeldDelivery, connections: Connections) -> DeliveryWork:

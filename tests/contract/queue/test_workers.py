@@ -424,15 +424,18 @@ def test_wrong_options_are_refused(db: ContractDatabase) -> None:
 def test_the_pace_of_a_worker(db: ContractDatabase, own: Connection) -> None:
     """O-F11: again at once after a full batch, slower while idle, up to a limit."""
     filled(own, 7)
-    consumer = consumer_of(db, print, prefetch=4, idle_seconds=0.08)
+    times = iter(range(100))
+    consumer = consumer_of(
+        db, print, prefetch=4, idle_seconds=0.08, clock=lambda: float(next(times))
+    )
     with consumer.at_work(), consumer.open() as connection:
         assert consumer._receive(connection), "a full batch: there may be more"
         consumer.backlog.take_all()
-        assert not consumer._receive(connection), "a part of one"
+        assert consumer._receive(connection), "a part of one after a full one"
         pauses = []
         for _ in range(5):
             consumer.backlog.take_all()
-            consumer._receive(connection)
+            assert not consumer._receive(connection)
             pauses.append(consumer._pause)
         assert pauses == [0.02, 0.04, 0.08, 0.08, 0.08]
         consumer.heard(["1"])
