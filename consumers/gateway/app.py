@@ -8,12 +8,13 @@ from typing import Any
 
 from starlette.routing import Route, Router
 
-from consumers.gateway import cassieq, openapi, queues, streams, topics
+from consumers.gateway import cassieq, openapi, queues, streams, subscriptions, topics
 from consumers.gateway.access import Access
 from consumers.gateway.answers import as_json
 from consumers.gateway.bodies import Bodies
 from consumers.gateway.calls import Receive, Send, Services
 from consumers.gateway.front import Endpoint, Front, Tally, answer
+from consumers.gateway.groups import ConsumerGroups
 from consumers.gateway.pool import Pool
 from consumers.gateway.publishing import Coalescer
 from consumers.gateway.settings import GatewaySettings
@@ -22,7 +23,13 @@ from consumers.gateway.tails import Tails
 from penstock.accounts import FoundKey, MasterKeys, find_key
 
 #: In the order in which a request is compared with them: the hot ones first.
-OPERATIONS = (*cassieq.OPERATIONS, *topics.OPERATIONS, *queues.OPERATIONS, *streams.OPERATIONS)
+OPERATIONS = (
+    *cassieq.OPERATIONS,
+    *topics.OPERATIONS,
+    *queues.OPERATIONS,
+    *streams.OPERATIONS,
+    *subscriptions.OPERATIONS,
+)
 #: Calls that may wait for the database, for each of its connections.
 _WAITING_EACH = 256
 
@@ -48,6 +55,7 @@ class Gateway:
             self._pool,
             Coalescer(self._publish_pool, publishes),
             Tails(self._pool),
+            ConsumerGroups(self._pool),
         )
         self.tally = Tally()
         self.app = Front(_Doors(self.services), settings, self.tally)

@@ -13,6 +13,7 @@ import msgspec
 from consumers.gateway.access import Access, AccountCaller
 from consumers.gateway.answers import GatewayAnswer, Refused
 from consumers.gateway.credentials.shown import ShownRequest
+from consumers.gateway.groups import ConsumerGroups
 from consumers.gateway.polls import Polls
 from consumers.gateway.pool import Pool
 from consumers.gateway.publishing import Coalescer
@@ -40,6 +41,7 @@ class Services:
     pool: Pool
     publishes: Coalescer
     tails: Tails
+    groups: ConsumerGroups
     polls: Polls = field(default_factory=Polls)
 
 

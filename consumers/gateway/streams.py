@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 
 from consumers.gateway.answers import GatewayAnswer, Refused, as_refused
@@ -93,9 +93,7 @@ class StreamListener:
         return f"id: {event.history}.{places}\ndata: ".encode() + event.data + b"\n\n"
 
     async def _send(self, data: bytes) -> None:
-        message = {"type": "http.response.body", "body": data, "more_body": True}
-        # Who takes nothing for long is cut off by the protocol.
-        await self._call.send(message)
+        await send_events(self._call, data)
         self._sent = time.monotonic()
 
 
@@ -109,23 +107,33 @@ async def stream(call: HttpCall) -> GatewayAnswer | None:
         if not ranges:
             raise Refused(400, "the topic has no such partition")
         listener.positions = _start(call, given, ranges)
-        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
-        await call.send({"type": "http.response.start", "status": 200, "headers": headers})
-        await _until_gone(call, listener)
+        await begin_stream(call)
+        await until_gone(call, listener.listen())
         return None
 
 
-async def _until_gone(call: HttpCall, listener: StreamListener) -> None:
+async def begin_stream(call: HttpCall) -> None:
+    """Begin an answer of server-sent events."""
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+    await call.send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def send_events(call: HttpCall, data: bytes) -> None:
+    """Send some of it.  Who takes nothing for long is cut off by the protocol."""
+    await call.send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def until_gone(call: HttpCall, listening: Awaitable[None]) -> None:
+    """Listen until the caller hangs up; what ends it otherwise is the last event."""
     try:
-        await call.unless_gone(listener.listen())
+        await call.unless_gone(listening)
     except Gone:
         return
     except Exception as error:
         problem = error if isinstance(error, Refused) else as_refused(error)
         if problem is None:
             raise
-        told = f"event: end\ndata: {problem.status}\n\n".encode()
-        await call.send({"type": "http.response.body", "body": told, "more_body": True})
+        await send_events(call, f"event: end\ndata: {problem.status}\n\n".encode())
     await call.send({"type": "http.response.body", "body": b""})
 
 

@@ -88,6 +88,7 @@ class GatewayWorker:
         return {
             "gateway_present": gateway.tally.present,
             "gateway_polls": gateway.services.polls.waiting,
+            "gateway_listeners": gateway.services.groups.members,
         }
 
     async def _serve(
@@ -101,6 +102,7 @@ class GatewayWorker:
             server.should_exit = server.should_exit or stop.is_set()
             await asyncio.wait({serving}, timeout=_BEAT_SECONDS)
         await serving
+        await gateway.services.groups.left()
 
     def _config(self, gateway: Gateway) -> uvicorn.Config:
         settings = self._settings

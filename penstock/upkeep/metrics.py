@@ -70,6 +70,7 @@ METRICS: dict[str, About] = {
     "gateway_published_batches": About("counter", "worker", "Transactions that it needed for them"),
     "gateway_present": About("gauge", "worker", "Requests that are being answered"),
     "gateway_polls": About("gauge", "worker", "Of these, long polls that wait"),
+    "gateway_listeners": About("gauge", "worker", "Of these, listeners of subscriptions"),
     "worker_restarts": About("counter", "worker", "Restarts after a failure"),
     "worker_up": About(
         "gauge", "worker", "0 after a failure, until the worker runs again; else 1", min
