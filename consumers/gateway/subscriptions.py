@@ -75,19 +75,20 @@ class SubscriptionListener:
             for lease in lost:
                 await self._send(b"event: lost\ndata: " + self._place(lease) + b"}\n\n")
             leases, room = member.readable()
-            if leases and member.membership is not None and await self._poll(leases, room):
+            membership = member.membership
+            if leases and membership is not None and await self._poll(membership, leases, room):
                 continue
             if time.monotonic() - self._sent >= COMMENT_SECONDS:
                 await self._send(b": \n\n")
             await member.changed(1.0)
 
-    async def _poll(self, leases: list[Lease], room: int) -> bool:
+    async def _poll(self, membership: Membership, leases: list[Lease], room: int) -> bool:
         """Send what is unread; False when there was nothing."""
         member = self._member
         polled = await self._call.run(
             partial(
                 stream.poll,
-                member=member.membership,
+                member=membership,
                 leases=leases,
                 max_events=min(room, _AT_ONCE),
             )

@@ -125,7 +125,7 @@ def test_a_lease_that_is_asked_back_goes_when_nothing_of_it_is_in_hand() -> None
 class Blind(GroupMember):
     """A mutant: its check-ins are not counted."""
 
-    version = property(lambda _: 0, lambda *_: None)  # type: ignore[assignment]
+    version = property(lambda _: 0, lambda *_: None)
 
 
 @pytest.mark.parametrize(("kind", "holds"), [(GroupMember, True), (Blind, False)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from consumers.gateway import groups, subscriptions
+from consumers.gateway import subscriptions
 from consumers.gateway.groups import ConsumerGroup
 from penstock import accounts
 from penstock.subscriptions import stream
@@ -287,8 +287,8 @@ def check_ins_of_idle(client: Client, monkeypatch: pytest.MonkeyPatch) -> int:
         return check_in(connection, member, fresh=fresh)
 
     with listening(client), listening(client), listening(client):
-        monkeypatch.setattr(groups.stream, "check_in", noted)
-        monkeypatch.setattr(groups.stream, "heartbeats", counted)
+        monkeypatch.setattr(stream, "check_in", noted)
+        monkeypatch.setattr(stream, "heartbeats", counted)
         wait_until(lambda: beats.count(3) >= 4, "four beats, each of all three")
         return len(made)
 
