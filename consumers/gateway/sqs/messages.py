@@ -241,6 +241,8 @@ async def _each(call: SqsCall, work: Work, entries: list[dict[str, Any]]) -> dic
         problem = as_sqs_error(result) if isinstance(result, Exception) else None
         if problem is None:
             raise result
+        if problem.kind == "QueueDoesNotExist":
+            raise problem  # of the whole batch
         failed.append(
             {
                 "Id": entry["Id"],
