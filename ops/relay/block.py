@@ -344,6 +344,8 @@ class BlockWork:
                 )
             positions = [(lease, last)]
             stream.commit(connection, self.member, positions, after=[opened.first_sequence - 1])
+            if not hand.block.events and not routing.keeps_places:
+                database.call(connection, "stay_put", **self._fence())
         self.places.passed(lease, ends)
         sent = len(hand.block.events)
         return BlockResult(sent, last, hand.dead_letters, left_out=hand.left_out)

@@ -243,6 +243,7 @@ slices_ready            . . . i o . r
 snapshot_holders        . . . . o . .
 sparse_slices           . . . i o . .
 stage_events            . . . . o p .
+stay_put                . c . . o . .
 storage_shortage        . . . . o . .
 subscribe               . c g . o . .
 subscription_consumers  . c g . o . r

@@ -28,6 +28,11 @@ CALL penstock.leave_out(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(first_sequence)s, %(last_sequence)s
 )
 
+-- name: stay_put
+-- After a block of which nothing was sent: a position that a person has put is still one.
+-- limits the session
+CALL penstock.stay_put(%(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s)
+
 -- name: read_block
 -- The events of a block, without its dead letters.
 -- reads only

@@ -162,3 +162,32 @@ BEGIN
     FROM partitions AS p
     WHERE p.id = partition_id AND stands_at IS NOT NULL;
 END;
+
+-- name: stay_put
+-- After the commit of a block of which nothing was sent, in the same transaction: if a person had put the position
+-- there (subscribe, seek), then that holds on behind the block, and what lies before it is still left out and not
+-- lost. Raises PS010, PS013, PS018.
+CREATE PROCEDURE stay_put(subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT)
+BEGIN
+    DECLARE owner_id, newest, stands_at BIGINT;
+    DECLARE moved_by, put_by VARCHAR(10);
+    {{on error: CALL undo_call()}}
+    CALL begin_call('stay_put()');
+    CALL require_subscription(subscription, owner_id);
+    CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    SELECT p.id, p.position, p.reason INTO newest, stands_at, moved_by
+    FROM positions AS p FORCE INDEX (positions_newest)
+    WHERE p.subscription_id = owner_id AND p.partition_id = partition_id
+    ORDER BY p.id DESC
+    LIMIT 1;
+    SELECT MAX(p.reason) INTO put_by
+    FROM positions AS p
+    WHERE p.id = (
+        SELECT MAX(o.id) FROM positions AS o FORCE INDEX (positions_newest)
+        WHERE o.subscription_id = owner_id AND o.partition_id = partition_id AND o.id < newest);
+    IF moved_by = 'commit' AND put_by IN ('start', 'seek') THEN
+        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+        VALUES (owner_id, partition_id, stands_at, lease_epoch, put_by);
+    END IF;
+    CALL end_call();
+END;

@@ -3,7 +3,8 @@
 -- name: carry_positions
 -- Copies positions whose newest row lies in a full slice to the newest slice, so that the old one can be dropped.
 -- Returns how many. A lease that somebody holds locked is left to the next call, because its position may be about to
--- move. Nothing is copied while that would be more than is thrown away. Raises PS018.
+-- move. That a person has put a position there stays known. Nothing is copied while that would be more than is thrown
+-- away. Raises PS018.
 CREATE PROCEDURE carry_positions(max_rows INT)
 carry: BEGIN
     DECLARE first_full, last_full, stale, owner_id, part_id, newest BIGINT;
@@ -44,7 +45,8 @@ carry: BEGIN
         WHERE n.subscription_id = owner_id AND n.partition_id = part_id;
         IF is_held AND newest <= last_full THEN
             INSERT INTO positions (subscription_id, partition_id, position, reached, lease_epoch, reason, at)
-            SELECT p.subscription_id, p.partition_id, p.position, p.reached, p.lease_epoch, 'carried', p.at
+            SELECT p.subscription_id, p.partition_id, p.position, p.reached, p.lease_epoch,
+                   IF(p.reason IN ('start', 'seek'), p.reason, 'carried'), p.at
             FROM positions AS p
             WHERE p.id = newest;
             SET carried = carried + 1;

@@ -8,7 +8,8 @@ CREATE TABLE IF NOT EXISTS positions (
     -- In queue mode it is before the lowest unfinished sequence.
     position BIGINT NOT NULL,
     lease_epoch BIGINT NOT NULL,
-    -- carried: brought along when its slice was dropped. history: brought back because it lay beyond the log. queue:
+    -- start, seek: a person has put it there, and nothing was sent or handled since. carried: brought along when its
+    -- slice was dropped. history: brought back because it lay beyond the log. queue:
     -- the dealer of a queue moved it.
     reason VARCHAR(20) NOT NULL,
     at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),

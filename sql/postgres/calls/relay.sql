@@ -34,6 +34,10 @@ SELECT penstock.leave_out(
     %(last_sequence)s::bigint
 )
 
+-- name: stay_put
+-- After a block of which nothing was sent: a position that a person has put is still one.
+SELECT penstock.stay_put(%(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint)
+
 -- name: read_block
 -- The events of a block, without its dead letters. Headers come as text, as in fetch.
 SELECT

@@ -150,3 +150,32 @@ BEGIN
     WHERE s.name = missing_events.subscription AND NOT reads_hidden(s.id);
 END
 $$;
+
+-- name: stay_put
+-- After the commit of a block of which nothing was sent, in the same transaction: if a person had put the position
+-- there (subscribe, seek), then that holds on behind the block, and what lies before it is still left out and not
+-- lost. Raises PS010, PS013.
+CREATE OR REPLACE FUNCTION stay_put(subscription text, consumer text, partition_id bigint, lease_epoch bigint)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    newest positions%ROWTYPE;
+    earlier positions%ROWTYPE;
+BEGIN
+    PERFORM commit_durably();
+    PERFORM hold_leases(owner, consumer, ARRAY[stay_put.partition_id], ARRAY[stay_put.lease_epoch]);
+    SELECT p.* INTO newest FROM positions AS p
+    WHERE p.subscription_id = owner.id AND p.partition_id = stay_put.partition_id
+    ORDER BY p.id DESC
+    LIMIT 1;
+    SELECT p.* INTO earlier FROM positions AS p
+    WHERE p.subscription_id = owner.id AND p.partition_id = stay_put.partition_id AND p.id < newest.id
+    ORDER BY p.id DESC
+    LIMIT 1;
+    IF newest.reason = 'commit' AND earlier.reason IN ('start', 'seek') THEN
+        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+        VALUES (owner.id, stay_put.partition_id, newest.position, stay_put.lease_epoch, earlier.reason);
+    END IF;
+END
+$$;

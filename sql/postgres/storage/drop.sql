@@ -42,7 +42,8 @@ $$;
 -- name: carry_positions
 -- Copies positions whose newest row lies in a full slice to the newest slice, so that the old one can be dropped.
 -- Returns how many. A lease that somebody holds locked is left to the next call, because its position may be about to
--- move. Nothing is copied while that would be more than is thrown away. Raises PS018.
+-- move. That a person has put a position there stays known. Nothing is copied while that would be more than is thrown
+-- away. Raises PS018.
 CREATE OR REPLACE FUNCTION carry_positions(max_rows integer DEFAULT 1000) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -72,7 +73,8 @@ BEGIN
         FOR NO KEY UPDATE SKIP LOCKED);
     -- A statement of its own, which sees what was committed before the locks were granted.
     INSERT INTO positions (subscription_id, partition_id, position, reached, lease_epoch, reason, at)
-    SELECT p.subscription_id, p.partition_id, p.position, p.reached, p.lease_epoch, 'carried', p.at
+    SELECT p.subscription_id, p.partition_id, p.position, p.reached, p.lease_epoch,
+           CASE WHEN p.reason IN ('start', 'seek') THEN p.reason ELSE 'carried' END, p.at
     FROM unnest(locked) AS l
     JOIN positions AS p ON p.id = newest_position(l.subscription_id, l.partition_id)
     WHERE p.id <= full_range.last_id;

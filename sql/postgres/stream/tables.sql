@@ -9,7 +9,8 @@ CREATE TABLE positions (
     -- In queue mode it is before the lowest unfinished sequence.
     position bigint NOT NULL,
     lease_epoch bigint NOT NULL,
-    -- carried: brought along when its slice was dropped. history: brought back because it lay beyond the log. queue:
+    -- start, seek: a person has put it there, and nothing was sent or handled since. carried: brought along when its
+    -- slice was dropped. history: brought back because it lay beyond the log. queue:
     -- the dealer of a queue moved it.
     reason text NOT NULL CHECK (reason IN ('start', 'commit', 'seek', 'carried', 'history', 'queue')),
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
