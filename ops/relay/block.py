@@ -326,13 +326,14 @@ class BlockWork:
         opened, connection = hand.opened, self.connection
         assert hand.block is not None
         lease, routing = self.lease, self.rules.routing
-        ends: Mapping[str, int] = {}
+        ends: Mapping[str, int] = {"": opened.last_sequence}
         with sessions.of_connection(connection).transaction(connection):
             last = opened.last_sequence
             present = self._open_cold(last) if opened.is_cold else self._open_hot(sink)
             if present is None or not present.reopened or present.place != opened.place:
                 raise _put_back(self.lease, opened.last_sequence, opened.first_sequence)
-            if routing.keeps_places:
+            keeps_places = self.places.keeps(lease, routing, opened.first_sequence)
+            if keeps_places:
                 ends = self.places.note(
                     connection,
                     self.member,
@@ -344,7 +345,7 @@ class BlockWork:
                 )
             positions = [(lease, last)]
             stream.commit(connection, self.member, positions, after=[opened.first_sequence - 1])
-            if not hand.block.events and not routing.keeps_places:
+            if not hand.block.events and not keeps_places:
                 database.call(connection, "stay_put", **self._fence())
         self.places.passed(lease, ends)
         sent = len(hand.block.events)
@@ -434,9 +435,10 @@ class BlockWork:
     def _chosen(self, whole: RelayBlock) -> RelayBlock:
         """A block without the events that the relay's rules leave out."""
         routing = self.rules.routing
+        first = whole.first_sequence
+        passed = self.places.of(self.connection, self.member, self.lease, routing, first)
         if not routing.keeps_places:
-            return whole
-        passed = self.places.of(self.connection, self.member, self.lease, routing)
+            return replace(whole, passed=passed)
         events = tuple(filter(routing.takes, whole.events))
         self.places.require_room(self.lease, routing, events)
         return replace(whole, events=events, passed=passed)

@@ -25,20 +25,30 @@ if TYPE_CHECKING:
 #: So many places may the events of one partition choose.
 MOST_PLACES = 1_000
 
+_NEVER: tuple[int, dict[str, int], bool] = (0, {}, False)
+
 
 @dataclass(slots=True)
 class PassedPlaces:
-    """The last sequence that each place of the held partitions was sent, under their leases."""
+    """The last sequence that each place of the held partitions was sent, under their leases.
 
-    _known: dict[int, tuple[int, dict[str, int]]] = field(default_factory=dict)
+    Also for a relay without rules: it may have had some, and then its sink ends where they have
+    left it, until the first block without them was sent.
+    """
+
+    #: By partition: the lease epoch, the places, and whether a person has put the position there.
+    _known: dict[int, tuple[int, dict[str, int], bool]] = field(default_factory=dict)
 
     def of(
-        self, connection: Connection, member: Membership, lease: Lease, routing: Routing
+        self,
+        connection: Connection,
+        member: Membership,
+        lease: Lease,
+        routing: Routing,
+        first_sequence: int,
     ) -> Mapping[str, int] | None:
-        """For the next block of a lease.  None when every event goes to every place."""
-        if not routing.keeps_places:
-            return None
-        epoch, known = self._known.get(lease.partition_id, (0, {}))
+        """For a block of a lease.  None when every event before it went to every place."""
+        epoch = self._known.get(lease.partition_id, _NEVER)[0]
         if epoch != lease.lease_epoch:
             rows = call(
                 connection,
@@ -47,13 +57,25 @@ class PassedPlaces:
                 partition_id=lease.partition_id,
                 most_places=MOST_PLACES,
             )
-            known = {str(place): int(sequence) for place, sequence in rows}
-            self._known[lease.partition_id] = (lease.lease_epoch, known)
-        return dict(known)
+            known = {str(place): int(sequence) for place, sequence, _ in rows}
+            is_put = any(bool(row[2]) for row in rows)
+            self._known[lease.partition_id] = (lease.lease_epoch, known, is_put)
+        if not self.keeps(lease, routing, first_sequence):
+            return None
+        return dict(self._known[lease.partition_id][1])
+
+    def keeps(self, lease: Lease, routing: Routing, first_sequence: int) -> bool:
+        """Whether a block from this sequence on is recorded with its places."""
+        return routing.keeps_places or self._lags(lease, first_sequence)
+
+    def _lags(self, lease: Lease, first_sequence: int) -> bool:
+        """Whether rules that the relay has no more have left something out before a block."""
+        _, known, is_put = self._known.get(lease.partition_id, _NEVER)
+        return not is_put and known.get("", first_sequence) < first_sequence - 1
 
     def require_room(self, lease: Lease, routing: Routing, events: Iterable[Event]) -> None:
         """SinkMisconfigured, before anything is sent, when events choose too many places."""
-        _, known = self._known.get(lease.partition_id, (0, {}))
+        known = self._known.get(lease.partition_id, _NEVER)[1]
         chosen = {""}
         for each in events:
             with suppress(ValueError):  # it is refused when its place is asked for

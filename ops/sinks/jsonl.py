@@ -1,20 +1,19 @@
 """CloudEvents JSON Lines in files, exactly once over kills, pauses and power failures.
 
-There is one file per topic (under its permanent name), partition and history. Three facts make it
-exact, without a lock that a paused process could hold:
+There is one file per topic (under its permanent name), partition and history. What makes it exact:
 
-* an event's line is a function of the event alone (`ops.sinks.cloudevents.to_json`), so a
-  line has one place in the file and one content;
+* an event's line is a function of the event alone (`ops.sinks.cloudevents.to_json`);
 * everything before a block is complete and on the disk before the block is opened, so the place
   where a block begins is the end of the last whole line with a smaller sequence, whoever looks
   and whenever;
-* a block is written with `pwrite` at that place, never appended and never truncated.
+* under the lock of the file (`ops.sinks.jsonl_file`), a relay compares what is at that place with
+  the block, and writes the lines that are not there yet.
 
-A relay that was killed leaves a torn tail: a prefix of the block. Its successor writes the same
-bytes over it. A relay that was paused, before or inside the write, wakes up and writes the same
-bytes to the same place. This does no harm, and no other relay had to wait for it. After a power
-failure a torn block can have holes, so the sink compares what is in the file with the block. It
-flushes even when both are equal, because the first writer may have died before its fsync.
+A relay that was killed leaves a torn tail: a prefix of the block. Its successor writes over it.
+Lines of the block that are there stay, also those of events that were given up since. A relay that
+was paused wakes up, finds that others have gone on, and writes nothing. After a power failure a
+torn block can have holes, so whole lines are compared. It flushes even when nothing is missing,
+because the first writer may have died before its fsync.
 
 A reader that follows the file while it grows takes whole lines only.
 """
@@ -23,10 +22,10 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,19 @@ from urllib.parse import SplitResult, quote, unquote
 
 from ops.sinks.base import RelayBlock, SinkLease, SinkMisconfigured, SinkUnavailable, encoded
 from ops.sinks.cloudevents import to_json
+from ops.sinks.jsonl_file import (
+    FileLock,
+    Place,
+    Writing,
+    is_settled,
+    other_lines,
+    read,
+    read_from,
+    require_own,
+    rest_of,
+    sequence_of,
+    write,
+)
 from penstock.errors import ConfigurationError
 from penstock.log.restores import Seen
 
@@ -99,6 +111,9 @@ class JsonlChannel:
         self._sink = sink
         self._lease = lease
         self._end: _End | None = None
+        self._ended = threading.Event()
+        self._lock: FileLock | None = None
+        self._locked: Path | None = None
 
     def seen(self) -> Seen | None:
         """The last whole line of the newest history."""
@@ -122,10 +137,14 @@ class JsonlChannel:
         """Write the block's lines to their place and flush them to the disk."""
         if not block.events:
             return
-        lines = b"".join(line + b"\n" for line in encoded(block.events, to_json))
+        lines = [line + b"\n" for line in encoded(block.events, to_json)]
         path = self._sink.path(block.known_as, block.partition, block.history)
+        if self._lock is None or self._locked != path:
+            self._lock, self._locked = FileLock(path, self._ended), path
         try:
-            self._store(path, block, lines)
+            _make_directory(path.parent)
+            with self._lock.held(Writing.of(block)) as other:
+                self._store(path, block, lines, other)
         except OSError as error:
             raise _unavailable(path, error) from error
 
@@ -133,34 +152,55 @@ class JsonlChannel:
         """Nothing is held open between two blocks."""
 
     def abort(self) -> None:
-        """A call of the file system cannot be ended."""
+        """Wait for the lock no longer.  A call of the file system cannot be ended."""
+        self._ended.set()
 
-    def _store(self, path: Path, block: RelayBlock, lines: bytes) -> None:
+    def _store(
+        self, path: Path, block: RelayBlock, lines: Sequence[bytes], other: Writing | None
+    ) -> None:
+        """Compare what the file has with the block, and write the rest.
+
+        With ``other`` another process has the lock, and this is done only if it can do no harm.
+        """
         file = _open(path)
         try:
+            if other is not None and not is_settled(other, block, _there(file, other)):
+                assert self._lock is not None
+                raise self._lock.unavailable()
             offset = self._place(file, path, block)
-            there = _read(file, offset, len(lines) + 1)
-            if _holds_others(there, block):
-                raise _other_events(path, block)
-            if len(there) <= len(lines):
+            there = read_from(file, offset)
+            require_own(path, there, block)
+            place = Place.of(there, block.first_sequence, block.last_sequence)
+            rest = rest_of(place, block.events, lines)
+            is_passed = place.is_passed(block.last_sequence)
+            if rest and (is_passed or not place.is_torn(rest)):
+                raise other_lines(path, block)
+            end = offset + len(place.lines) + len(rest)
+            if not is_passed:
+                if rest and len(place.after) > len(rest):
+                    if other is not None:
+                        raise other_lines(path, block)
+                    os.ftruncate(file, end)
                 # Written also when all of it is there: after an fsync that failed, only new pages
                 # are flushed.
-                _write(file, offset, lines)
-            elif not there.startswith(lines):
-                raise _other_lines(path)
+                write(file, offset, place.lines + rest)
             os.fsync(file)
             inode = os.fstat(file).st_ino
         finally:
             os.close(file)
-        self._end = _End(path, inode, block.last_sequence, offset + len(lines))
+        self._end = _End(path, inode, block.last_sequence, end)
 
     def _place(self, file: int, path: Path, block: RelayBlock) -> int:
         known = self._end
         if known is not None and (known.path, known.sequence + 1) == (path, block.first_sequence):
             status = os.fstat(file)
-            if status.st_ino == known.inode and status.st_size >= known.offset:
+            if (status.st_ino, status.st_size) == (known.inode, known.offset):
                 return known.offset
         return end_before(file, block.first_sequence)
+
+
+def _there(file: int, other: Writing) -> bytes:
+    return read_from(file, end_before(file, other.first))
 
 
 def open_sink(parts: SplitResult, *, environ: Mapping[str, str], beside: str) -> JsonlSink:
@@ -193,7 +233,7 @@ def end_before(file: int, sequence: int) -> int:
     while start > 0:
         step = min(_CHUNK, start)
         start -= step
-        tail = _read(file, start, step) + tail
+        tail = read(file, start, step) + tail
         # The first piece may have begun before this chunk, so it is examined with the next one.
         head, found, rest = (b"", True, tail) if start == 0 else _cut(tail)
         if not found:
@@ -218,7 +258,7 @@ def _end_in(text: bytes, sequence: int) -> int | None:
     stop = text.rfind(b"\n") + 1
     while stop > 0:
         begin = text.rfind(b"\n", 0, stop - 1) + 1
-        found = _sequence(text[begin:stop])
+        found = sequence_of(text[begin:stop])
         if found is not None and found < sequence:
             return stop
         stop = begin
@@ -238,71 +278,14 @@ def _last_sequence(path: Path) -> int | None:
         end = end_before(file, sys.maxsize)
         start = max(0, end - _CHUNK)
         while end > 0:
-            text = _read(file, start, end - start)
+            text = read(file, start, end - start)
             begin = text.rfind(b"\n", 0, len(text) - 1) + 1
             if begin > 0 or start == 0:
-                return _sequence(text[begin:])
+                return sequence_of(text[begin:])
             start = max(0, start - (end - start))
         return None
     finally:
         os.close(file)
-
-
-def _sequence(line: bytes) -> int | None:
-    try:
-        return int(json.loads(line)["sequence"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def _holds_others(there: bytes, block: RelayBlock) -> bool:
-    """Whether a whole line at the block's place is a different event under one of its sequences.
-
-    After a power failure, a line of a torn block is either not whole or the same event.
-    """
-    ids = {event.sequence: str(event.event_id) for event in block.events} if there else {}
-    for line in there.splitlines():
-        found = _sequence(line)
-        if found in ids and json.loads(line).get("id") != ids[found]:
-            return True
-    return False
-
-
-def _other_events(path: Path, block: RelayBlock) -> SinkMisconfigured:
-    return SinkMisconfigured(
-        f"{path} holds other events under the sequences {block.first_sequence} to "
-        f"{block.last_sequence}",
-        hint="the database was restored to an older state: open the next history by "
-        "`penstock restore reconcile`, and the relay goes on in a new file",
-    )
-
-
-def _other_lines(path: Path) -> SinkMisconfigured:
-    """There is more than a torn block where the block belongs: another program wrote it."""
-    return SinkMisconfigured(
-        f"{path} holds other lines where the block belongs",
-        hint="move the file away; the relay writes a new one",
-    )
-
-
-def _read(file: int, offset: int, length: int) -> bytes:
-    pieces: list[bytes] = []
-    while length > 0:
-        piece = os.pread(file, length, offset)
-        if not piece:
-            break
-        pieces.append(piece)
-        offset += len(piece)
-        length -= len(piece)
-    return b"".join(pieces)
-
-
-def _write(file: int, offset: int, lines: bytes) -> None:
-    view = memoryview(lines)
-    while view:
-        written = os.pwrite(file, view, offset)
-        offset += written
-        view = view[written:]
 
 
 def _open(path: Path) -> int:

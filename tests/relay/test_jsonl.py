@@ -13,13 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from ops.sinks import jsonl_file
 from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.cloudevents import to_json
 from ops.sinks.jsonl import JsonlSink, end_before, file_name
+from penstock.records import Event
 from tests.kit.sinks import Alone
 from tests.relay.blocks import TOPIC, block, event
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def thin(*sequences: int) -> tuple[Event, ...]:
+    """Some events."""
+    return tuple(event(each) for each in sequences)
 
 
 def lines(first: int, last: int) -> bytes:
@@ -185,6 +192,8 @@ from tests.relay.blocks import block
 whole = os.pwrite
 
 def half(file, data, offset):
+    if len(data) < 1000:
+        return whole(file, data, offset)
     os.pwrite = whole
     written = whole(file, data[: len(data) // 2], offset)
     print("inside", flush=True)
@@ -196,7 +205,10 @@ Alone(JsonlSink(sys.argv[1])).send_block(block(4, 400))
 """
 
 
-def test_a_relay_that_is_paused_inside_its_write_holds_nobody_up(sink: Alone, path: Path) -> None:
+def test_a_relay_that_is_paused_inside_its_write_holds_nobody_up(
+    sink: Alone, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl_file, "LOCK_SECONDS", 0.05)
     sink.send_block(block(1, 3))
     command = [sys.executable, "-c", SLEEPER, str(sink.directory)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as sleeper:
@@ -208,3 +220,83 @@ def test_a_relay_that_is_paused_inside_its_write_holds_nobody_up(sink: Alone, pa
         sleeper.send_signal(signal.SIGCONT)
         assert sleeper.wait(timeout=30) == 0
     assert path.read_bytes() == lines(1, 500)
+
+
+def test_a_block_that_was_written_and_then_lost_events_goes_on(sink: Alone, path: Path) -> None:
+    """Guard: Place.of. What is there was sent, also what was given up since."""
+    sink.send_block(block(1, 5))
+    for events in (thin(1, 2, 4, 5), thin(1, 2), ()):
+        Alone(JsonlSink(sink.directory)).send_block(block(1, 5, reopened=True, events=events))
+    sink.send_block(block(6, 8))
+    assert path.read_bytes() == lines(1, 8)
+
+
+def test_a_block_whose_rules_have_changed_goes_on(sink: Alone, path: Path) -> None:
+    """It was open under rules that left other events out: those that are there stay."""
+    sink.send_block(block(1, 6, events=thin(1, 3)))
+    Alone(JsonlSink(sink.directory)).send_block(block(1, 6, reopened=True))
+    sink.send_block(block(7, 8))
+    assert path.read_bytes() == lines(1, 1) + lines(3, 8)
+
+
+def test_what_was_torn_is_gone_when_the_block_has_less_now(sink: Alone, path: Path) -> None:
+    """Guard: ftruncate, under the lock. Else what is longer than the next block would stay."""
+    sink.send_block(block(1, 3))
+    path.write_bytes(lines(1, 8) + to_json(event(9, payload=b'"%s"' % (b"x" * 999)))[:-3])
+    Alone(JsonlSink(sink.directory)).send_block(block(4, 9, reopened=True, events=thin(4)))
+    Alone(JsonlSink(sink.directory)).send_block(block(10, 10))
+    assert path.read_bytes() == lines(1, 8) + lines(10, 10)
+
+
+def test_a_late_relay_overwrites_nothing(sink: Alone, path: Path) -> None:
+    """Its block was given up whole meanwhile. Guard: Place.is_passed."""
+    sleeper = Alone(JsonlSink(sink.directory))
+    sleeper.send_block(block(1, 3))
+    sink.send_block(block(7, 7))
+    with pytest.raises(SinkMisconfigured, match="another relay has gone on"):
+        sleeper.send_block(block(4, 6))
+    assert path.read_bytes() == lines(1, 3) + lines(7, 7)
+
+
+def test_without_the_comparison_it_would(
+    sink: Alone, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl_file.Place, "is_passed", lambda *_: False)
+    sink.send_block(block(1, 3))
+    Alone(JsonlSink(sink.directory)).send_block(block(7, 7))
+    sink.send_block(block(4, 6))
+    assert path.read_bytes() == lines(1, 6)
+
+
+def _with_a_sleeper(sink: Alone, path: Path) -> None:
+    """It is paused inside its write; its block is given up whole, and the next one is sent."""
+    sink.send_block(block(1, 3))
+    command = [sys.executable, "-c", SLEEPER, str(sink.directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as sleeper:
+        assert sleeper.stdout is not None
+        assert sleeper.stdout.readline() == b"inside\n"
+        os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED | os.WNOWAIT)
+        try:
+            Alone(JsonlSink(sink.directory)).send_block(block(401, 402))
+        finally:
+            sleeper.send_signal(signal.SIGCONT)
+            assert sleeper.wait(timeout=30) == 0
+
+
+def test_nobody_writes_where_one_who_is_paused_inside_its_write_goes_on(
+    sink: Alone, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: the lock, and is_settled."""
+    monkeypatch.setattr(jsonl_file, "LOCK_SECONDS", 0.05)
+    with pytest.raises(SinkUnavailable, match="let it go on, or end it"):
+        _with_a_sleeper(sink, path)
+    sink.send_block(block(401, 402))
+    assert path.read_bytes() == lines(1, 402)
+
+
+def test_without_the_lock_events_would_be_lost(
+    sink: Alone, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl_file.FileLock, "_taken", lambda *_: True)
+    _with_a_sleeper(sink, path)
+    assert lines(401, 401) not in path.read_bytes()

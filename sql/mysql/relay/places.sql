@@ -1,7 +1,8 @@
 -- name: passed_places
 -- Up to where each place of a relay's sink was sent events of a partition. '' stands for the partition as a whole: 0
 -- after a person has put the position somewhere, and the position itself where the relay has come so far without rules.
--- No row for a partition that the subscription does not read; at most most_places + 1 rows.
+-- is_put: a person has put it there, and nothing was sent since. No row for a partition that the subscription does not
+-- read; at most most_places + 1 rows.
 CREATE PROCEDURE passed_places(subscription LONGTEXT, partition_id BIGINT, most_places INT)
 READS SQL DATA
 BEGIN
@@ -16,12 +17,13 @@ BEGIN
     (SELECT '' AS place,
             CASE WHEN was_put THEN 0
                  WHEN MAX(p.position) = at_position THEN MAX(p.last_sequence)
-                 ELSE at_position END AS last_sequence
+                 ELSE at_position END AS last_sequence,
+            was_put AS is_put
      FROM relay_places AS p
      WHERE p.subscription_id = owner_id AND p.partition_id = partition_id AND p.place = ''
      HAVING at_position IS NOT NULL)
     UNION ALL (
-        SELECT p.place, IF(was_put, 0, p.last_sequence)
+        SELECT p.place, IF(was_put, 0, p.last_sequence), was_put
         FROM relay_places AS p
         WHERE p.subscription_id = owner_id AND p.partition_id = partition_id AND p.place > ''
           AND at_position IS NOT NULL

@@ -87,7 +87,7 @@ SELECT penstock.resolve_block(%(subscription)s, %(topic)s, %(partition)s::intege
 
 -- name: passed_places
 -- Up to where each place of a relay's sink was sent events.
-SELECT place, last_sequence
+SELECT place, last_sequence, is_put
 FROM penstock.passed_places(%(subscription)s, %(partition_id)s::bigint, %(most_places)s::integer)
 
 -- name: note_places

@@ -1,9 +1,10 @@
 -- name: passed_places
 -- Up to where each place of a relay's sink was sent events of a partition. '' stands for the partition as a whole: 0
 -- after a person has put the position somewhere, and the position itself where the relay has come so far without rules.
--- No row for a partition that the subscription does not read; at most most_places + 1 rows.
+-- is_put: a person has put it there, and nothing was sent since. No row for a partition that the subscription does not
+-- read; at most most_places + 1 rows.
 CREATE OR REPLACE FUNCTION passed_places(subscription text, partition_id bigint, most_places integer)
-RETURNS TABLE (place text, last_sequence bigint)
+RETURNS TABLE (place text, last_sequence bigint, is_put boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -19,12 +20,13 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT w.place, CASE WHEN was_put THEN 0 WHEN p.position = at_position THEN p.last_sequence ELSE at_position END
+    SELECT w.place, CASE WHEN was_put THEN 0 WHEN p.position = at_position THEN p.last_sequence ELSE at_position END,
+           was_put
     FROM (SELECT ''::text AS place) AS w
     LEFT JOIN relay_places AS p
       ON p.subscription_id = owner_id AND p.partition_id = passed_places.partition_id AND p.place = w.place;
     RETURN QUERY
-    SELECT p.place, CASE WHEN was_put THEN 0 ELSE p.last_sequence END
+    SELECT p.place, CASE WHEN was_put THEN 0 ELSE p.last_sequence END, was_put
     FROM relay_places AS p
     WHERE p.subscription_id = owner_id AND p.partition_id = passed_places.partition_id AND p.place > ''
     ORDER BY p.place
