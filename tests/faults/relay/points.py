@@ -79,7 +79,7 @@ def _files(points: Points) -> None:
     from ops.sinks import jsonl
     from ops.sinks.jsonl import JsonlChannel
 
-    write = jsonl._write
+    write = vars(jsonl)["write"]
 
     def halves(file: int, offset: int, lines: bytes) -> None:
         points.reach("begun")
@@ -90,7 +90,7 @@ def _files(points: Points) -> None:
         points.reach("produced")
         points.soon("committing")  # the fsync follows
 
-    vars(jsonl)["_write"] = halves
+    vars(jsonl)["write"] = halves
     _around_blocks(points, JsonlChannel, "committed")
 
 
