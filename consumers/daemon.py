@@ -25,6 +25,7 @@ from penstock.database import migrate
 from penstock.errors import SubscriptionNotFound
 from penstock.subscriptions import queue
 from penstock.upkeep import service
+from penstock.upkeep.pages import Pages
 from penstock.upkeep.processes import ChildProcess, ProcessWork
 from penstock.upkeep.state import Calls, ManyProcesses, OneProcess
 from penstock.upkeep.watch import Watch
@@ -52,8 +53,9 @@ def run(settings: Settings) -> int:
     state = OneProcess(supervisor, watch, calls)
     if children:
         state = ManyProcesses(supervisor, watch, children)
+    pages = _pages() if "gateway" in settings.roles else None
     try:
-        return service.serve(supervisor, state, settings, pace=pace, children=children)
+        return service.serve(supervisor, state, settings, pace=pace, children=children, pages=pages)
     finally:
         watch.close()
 
@@ -89,6 +91,15 @@ def _gateway() -> Worker:
 
     found = gateway_settings(gateway_url(os.environ), gateway_options({}, os.environ))
     return GatewayWorker(found, MasterKeys.from_environment())
+
+
+def _pages() -> Pages:
+    """The page of the gateway, on the daemon's own port for /livez."""
+    from consumers.gateway.pages.settings import page_settings
+    from consumers.gateway.pages.site import Site
+
+    may = gateway_options({}, os.environ).values["page"]
+    return Site(page_settings(os.environ, may), MasterKeys.from_environment())
 
 
 def require_sinks(settings: Settings) -> None:

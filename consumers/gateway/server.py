@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+from consumers.gateway.pages.settings import page_settings
+from consumers.gateway.pages.site import Site
 from consumers.gateway.settings import GatewaySettings
 from consumers.gateway.worker import GatewayWorker
 from penstock import database
@@ -17,6 +21,7 @@ def run(settings: GatewaySettings, masters: MasterKeys) -> int:
     """Serve until a signal says stop.  Returns the exit code."""
     with database.connect(settings.url) as connection:
         migrate.require_usable(connection)
+    site = Site(page_settings(os.environ, settings.page), masters)
     worker = GatewayWorker(settings, masters)
     supervisor = Supervisor([worker], stuck_after_seconds=settings.stuck_seconds)
     watch = Watch(settings.url, [], everything=False, measures=False)
@@ -27,6 +32,8 @@ def run(settings: GatewaySettings, masters: MasterKeys) -> int:
             settings,
             pace=settings.reconnects_per_second,
             port=worker.port,
+            pages=site,
         )
     finally:
+        site.close()
         watch.close()

@@ -28,6 +28,10 @@ PREFIX = "PENSTOCK_GATEWAY_"
 FILE = f"{PREFIX}CONFIG"
 #: The database by the gateway's own login, if the environment names it by another for others.
 URL_VARIABLE = f"{PREFIX}DATABASE_URL"
+#: The page on the admin port: what opens it, and its own login of the database.
+ADMIN_KEY = f"{PREFIX}ADMIN_KEY"
+ADMIN_KEY_FILE = f"{PREFIX}ADMIN_KEY_FILE"
+ADMIN_URL = f"{PREFIX}ADMIN_DATABASE_URL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,9 @@ class GatewaySettings(ServiceSettings):
     request_log: str = option(
         "word", "errors", "which requests are logged", words=("all", "errors", "none")
     )
+    page: str = option(
+        "word", "read", "what the page on the admin port may do", words=("read", "write")
+    )
     reconnects_per_second: float = shared.reconnects_per_second()
 
     def names(self) -> frozenset[str]:
@@ -94,7 +101,9 @@ def gateway_options(flags: Mapping[str, object], environ: Mapping[str, str]) -> 
         options,
         {
             "flag": from_flags(options, flags),
-            "environment": from_environment(options, PREFIX, environ, FILE, URL_VARIABLE),
+            "environment": from_environment(
+                options, PREFIX, environ, FILE, URL_VARIABLE, ADMIN_KEY, ADMIN_KEY_FILE, ADMIN_URL
+            ),
             "file": _from_file(Path(str(path))) if path else {},
         },
     )

@@ -19,7 +19,7 @@ from penstock.consumer.running.supervisor import STARTED_AFTER_SECONDS, Supervis
 from penstock.consumer.running.worker import Worker
 from penstock.database import migrate, pace as reconnect
 from penstock.upkeep import operations
-from penstock.upkeep.pages import HealthServer
+from penstock.upkeep.pages import HealthServer, Pages
 from penstock.upkeep.processes import MORE_DRAIN_SECONDS, ChildProcess, abort_all
 from penstock.upkeep.settings import ServiceSettings, UpkeepSettings
 from penstock.upkeep.state import Calls, OneProcess, State
@@ -53,15 +53,16 @@ def serve(
     *,
     pace: float | None = None,
     children: Sequence[ChildProcess] = (),
+    pages: Pages | None = None,
     **told: Any,
 ) -> int:
     """Run the workers and the pages until told to stop.  Returns the exit code.
 
     ``pace`` limits the attempts a second to connect again.  ``children`` are the workers that are
-    processes.  ``told`` is logged with the start.
+    processes.  ``pages`` are served beside those of the state.  ``told`` is logged with the start.
     """
     operations.record()
-    server = HealthServer(settings.http_host, settings.http_port, state)
+    server = HealthServer(settings.http_host, settings.http_port, state, pages)
     if pace is not None:
         set_pace(pace)
     process.drain_on_signals(supervisor, again=functools.partial(abort_all, children))
