@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 from penstock import database
 from penstock.errors import (
     AccountNotFound,
+    ActsForNobody,
     AlreadyExists,
     BackPressure,
     BackwardCommit,
@@ -34,6 +36,8 @@ from penstock.errors import (
     UsageError,
     WrongMode,
 )
+
+logger = logging.getLogger("penstock.gateway")
 
 JSON = "application/json"
 _NOT_FOUND = (
@@ -87,6 +91,10 @@ def as_refused(error: Exception) -> Refused | None:
     """The refusal that an error of the log, or of its database, stands for; None for a bug."""
     if isinstance(error, AccountNotFound):
         return Refused(401)
+    if isinstance(error, ActsForNobody):
+        # The database's text names the gateway's login, which is no business of a caller.
+        logger.error("the gateway's login cannot act for accounts", exc_info=error)
+        return Refused(503, "the gateway cannot serve accounts now: ask who runs it", _SOON)
     if isinstance(error, _NOT_FOUND):
         # The database's text may name what is there and belongs to others.
         return Refused(404, "there is no such thing, or this account has no right to it")

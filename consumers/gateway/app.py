@@ -32,6 +32,9 @@ OPERATIONS = (
 )
 #: Calls that may wait for the database, for each of its connections.
 _WAITING_EACH = 256
+_KEY_CONNECTIONS = 2
+#: So long a publish with a dedup key, or with strict, waits for the one before it.
+ORDERED_WAIT_MS = 100
 
 
 class Gateway:
@@ -43,6 +46,16 @@ class Gateway:
         calls, publishes = settings.connections, settings.publish_connections
         self._pool = Pool(settings.url, calls, calls * _WAITING_EACH)
         self._publish_pool = Pool(settings.url, publishes, publishes * 4, name="publish")
+        # A call may wait for somebody else's transaction. Keys are looked up beside all calls, so
+        # that nobody waits with it who only wants to be known.
+        self._key_pool = Pool(settings.url, _KEY_CONNECTIONS, calls * _WAITING_EACH, name="keys")
+        self._ordered_pool = Pool(
+            settings.url,
+            publishes,
+            publishes * _WAITING_EACH,
+            name="ordered",
+            lock_timeout_ms=ORDERED_WAIT_MS,
+        )
         access = Access(
             self._found,
             masters,
@@ -53,6 +66,7 @@ class Gateway:
             settings,
             access,
             self._pool,
+            self._ordered_pool,
             Coalescer(self._publish_pool, publishes),
             Tails(self._pool),
             ConsumerGroups(self._pool),
@@ -62,11 +76,11 @@ class Gateway:
 
     def close(self) -> None:
         """Close the connections, after the calls that run."""
-        self._publish_pool.close()
-        self._pool.close()
+        for pool in (self._publish_pool, self._ordered_pool, self._key_pool, self._pool):
+            pool.close()
 
     async def _found(self, key_id: str) -> FoundKey | None:
-        return await self._pool.run(None, lambda connection: find_key(connection, key_id))
+        return await self._key_pool.run(None, lambda connection: find_key(connection, key_id))
 
 
 class _Doors:

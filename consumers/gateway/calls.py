@@ -39,6 +39,8 @@ class Services:
     settings: GatewaySettings
     access: Access
     pool: Pool
+    #: For publishes that may wait for another transaction.
+    ordered: Pool
     publishes: Coalescer
     tails: Tails
     groups: ConsumerGroups

@@ -16,7 +16,7 @@ from penstock.database import config
 from penstock.topics import rights
 
 LOGIN = "penstock_gateway_dev"
-_FILE = "gateway_key"
+_FILE, _PASSWORD_FILE = "gateway_key", "gateway_password"
 
 
 def access(environ: Mapping[str, str]) -> tuple[str, MasterKeys] | None:
@@ -36,23 +36,26 @@ def access(environ: Mapping[str, str]) -> tuple[str, MasterKeys] | None:
 
 
 def made(url: str, directory: Path) -> tuple[str, MasterKeys]:
-    """The same, with the login and the key in this directory, which only its owner reads."""
-    key = _key(directory / _FILE)
+    """The same, with the login and the key in this directory, which only its owner reads.
+
+    Two secrets: the database knows the password, and the master key is never in it.
+    """
+    key, password = _secret(directory / _FILE), _secret(directory / _PASSWORD_FILE)
     with database.connect(url) as connection:
         rights.install(connection)
         there = database.execute(
             connection, "SELECT 1 FROM pg_roles WHERE rolname = %(login)s", {"login": LOGIN}
         )
         verb = "ALTER" if there else "CREATE"
-        # Both are of fixed letters: the name, and a key of hexadecimal digits.
-        database.execute(connection, f"{verb} ROLE {LOGIN} LOGIN PASSWORD '{key}'")
+        # Both are of fixed letters: the name, and a password of hexadecimal digits.
+        database.execute(connection, f"{verb} ROLE {LOGIN} LOGIN PASSWORD '{password}'")
         rights.add_member(connection, rights.GATEWAY, LOGIN)
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{LOGIN}:{key}@{host}")), MasterKeys([key])
+    return urlunsplit(parts._replace(netloc=f"{LOGIN}:{password}@{host}")), MasterKeys([key])
 
 
-def _key(path: Path) -> str:
+def _secret(path: Path) -> str:
     try:
         made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import re
 import time
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ _SERVER_ERROR = 500
 _CLIENT_ERROR = 400
 #: Of a path, so much is logged: anybody may send one.
 _LOGGED = 256
+_QUERY = re.compile(r"[?;]|%3[bf]", re.IGNORECASE)
+_PASSED_ON = re.compile(r"forwarded|via|x-forwarded-.*|x-real-ip")
 _CORS_HEADERS = "authorization, content-type, content-digest, signature, signature-input"
 
 
@@ -60,7 +63,7 @@ class Front:
                 await self._inner(scope, receive, answered)
         except Exception:
             # Nothing of the request is logged: a body or a header may hold a secret.
-            logger.exception("a call failed", extra={"path": scope["path"][:_LOGGED]})
+            logger.exception("a call failed", extra={"path": _logged_path(scope)})
             if not answered.status:
                 problem = Refused(500, "the gateway has failed; its log says why")
                 await answer(answered, refused(problem, "", {}))
@@ -103,7 +106,7 @@ class Front:
         # Without the query: a signed address would be a secret.
         told = {
             "method": scope["method"],
-            "path": scope["path"][:_LOGGED],
+            "path": _logged_path(scope),
             "status": status,
             "ms": round(seconds * 1000, 2),
             "address": (scope.get("client") or ("", 0))[0],
@@ -187,13 +190,23 @@ class Origin:
 
 
 def origin_of(scope: Any, headers: Mapping[str, str], proxies: Container[str]) -> Origin:
-    """From where a request comes, by the word of a proxy if it is one of these."""
+    """From where a request comes, by the word of a proxy if it is one of these.
+
+    What another proxy has passed on comes from somewhere else, also if the proxy runs on this
+    machine, and may have come without TLS.
+    """
     address, scheme = (scope.get("client") or ("", 0))[0], scope["scheme"]
     if address in proxies:
         address = headers.get("x-forwarded-for", address).rpartition(",")[2].strip()
         scheme = headers.get("x-forwarded-proto", scheme)
         return Origin(address, scheme, scheme == "https")
-    return Origin(address, scheme, scheme == "https" or _is_loopback(address))
+    is_own = _is_loopback(address) and not any(map(_PASSED_ON.fullmatch, headers))
+    return Origin(address, scheme, scheme == "https" or is_own)
+
+
+def _logged_path(scope: Any) -> str:
+    """As it was sent: decoded, it may have line breaks.  A query that was encoded is cut off."""
+    return _QUERY.split(scope["raw_path"][:_LOGGED].decode("latin-1"), maxsplit=1)[0]
 
 
 def _is_loopback(address: str) -> bool:

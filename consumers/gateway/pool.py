@@ -30,12 +30,23 @@ class Principal:
 
 
 class Pool:
-    """Runs calls on connections.  Beyond ``most`` that wait, it refuses more."""
+    """Runs calls on connections.  Beyond ``most`` that wait, it refuses more.
 
-    def __init__(self, url: str, connections: int, most: int, name: str = "calls") -> None:
+    With ``lock_timeout_ms``, a call waits no longer than that for another transaction.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        connections: int,
+        most: int,
+        name: str = "calls",
+        lock_timeout_ms: int | None = None,
+    ) -> None:
         self._url = url
         self._most = most
         self._name = name
+        self._lock_timeout_ms = lock_timeout_ms
         self._waiting = 0
         self._own = threading.local()
         self._opened: set[Any] = set()
@@ -93,6 +104,8 @@ class Pool:
                 application_name=f"penstock gateway {self._name}",
                 statement_timeout_ms=CALL_TIMEOUT_MS,
             )
+            if self._lock_timeout_ms is not None:
+                _limit_waits(connection, self._lock_timeout_ms)
             self._own.connection = connection
             self._opened.add(connection)
         return connection
@@ -101,3 +114,12 @@ class Pool:
 def _is_usable(connection: Any) -> bool:
     """False for one that `acting` has closed after an error."""
     return not getattr(connection, "closed", False) and getattr(connection, "open", True)
+
+
+def _limit_waits(connection: Any, milliseconds: int) -> None:
+    # MySQL counts in seconds, and a second is the least.
+    limit = {
+        "postgres": f"SET lock_timeout = {milliseconds}",
+        "mysql": f"SET SESSION innodb_lock_wait_timeout = {-(-milliseconds // 1_000)}",
+    }
+    database.execute(connection, limit[database.dialect_of(connection)])

@@ -1,19 +1,23 @@
 """uvicorn's protocol with the limits that it lacks, all of them before anybody is authenticated.
 
 uvicorn with httptools takes headers of any size, a request without Host, and a request that never
-ends.
+ends.  It stops to read when a second request comes before the first is answered, and does not see
+any more that the caller hangs up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 #: Of the first line and all headers of a request.
 MAX_HEAD_BYTES = 65_536
+#: Of its answer, a caller takes at least so much in `request_seconds`, or is cut off.
+LEAST_TAKEN_BYTES = 65_536
 _HOST = re.compile(rb"[A-Za-z0-9._-]{1,255}(?::\d{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?")
 
 
@@ -24,7 +28,7 @@ class _Refused(Exception):
 class BoundedProtocol(HttpToolsProtocol):
     """A connection whose requests have to arrive in time, with few headers and one Host."""
 
-    #: How long a request may take to arrive, and a caller may take nothing of its answer.
+    #: How long a request may take to arrive, and a caller may take too little of its answer.
     request_seconds = 30.0
     max_connections = 10_000
 
@@ -35,8 +39,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._began = False
         self._refusal = 400
+        self._is_last = False
         self._deadline: asyncio.TimerHandle | None = None
-        self._stalled: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self._untaken = 0
+        self._marked_at = 0.0
+        _keep_little(transport)
         if len(self.connections) > self.max_connections:
             transport.close()
             return
@@ -45,26 +53,33 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of a connection."""
         self._end_deadline()
-        self._end_stall()
+        if self._look is not None:
+            self._look.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The caller does not take its answer."""
+        """The caller has to take more of its answer first."""
         super().pause_writing()
-        # Not closed: that would wait until all that was written is taken.
-        self._stalled = self.loop.call_later(self.request_seconds, self.transport.abort)
+        self._watch()
 
     def resume_writing(self) -> None:
-        """It does again."""
-        self._end_stall()
+        """It has."""
         super().resume_writing()
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """An answer is written; the caller may not have taken it."""
+        super().on_response_complete()
+        self._watch()
 
     def data_received(self, data: bytes) -> None:
         """Some bytes: a head that is too long is refused before it is whole."""
+        if self._is_last:
+            return
         self._began = False
         before = self._head
         super().data_received(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_last:
             return
         cycle: Any = self.cycle
         if self._deadline is None and (cycle is None or cycle.response_complete):
@@ -77,6 +92,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        cycle: Any = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            # With it, uvicorn would forget the first one, and nobody would be told that its caller
+            # has hung up. So the first is answered, then the connection ends, and what comes
+            # meanwhile is thrown away: a client sends it again, as RFC 9112 says (9.3.2).
+            self._is_last, cycle.keep_alive = True, False
+            raise _Refused
         super().on_message_begin()
         self._is_in_head = self._began = True
         self._head = self._fields = 0
@@ -106,8 +128,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """The answer to what is no request."""
-        self._refuse(self._refusal)
+        """The answer to what is no request, or to one that comes too early."""
+        if not self._is_last:
+            self._refuse(self._refusal)
 
     def _count(self, size: int) -> None:
         self._fields += size
@@ -123,11 +146,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-    def _end_stall(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
 
     def _is_late(self) -> None:
         if not self.transport.is_closing():
@@ -146,3 +164,33 @@ class BoundedProtocol(HttpToolsProtocol):
                 STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n"
             )
         self.transport.close()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Look later whether the caller has taken its answer, or a part of it."""
+        self._untaken = self.transport.get_write_buffer_size()
+        self._marked_at = self.loop.time()
+        if self._untaken and self._look is None:
+            self._look = self.loop.call_later(self.request_seconds, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        untaken = self.transport.get_write_buffer_size()
+        left = self._marked_at + self.request_seconds - self.loop.time()
+        if untaken and left > 0:  # the buffer has been empty, or full, since this look was planned
+            self._look = self.loop.call_later(left, self._look_again)
+        elif untaken and self._untaken - untaken < LEAST_TAKEN_BYTES:
+            # Not closed: that would wait until all that was written is taken.
+            self.transport.abort()
+        else:
+            self._watch()
+
+
+def _keep_little(transport: asyncio.Transport) -> None:
+    """Let the system keep little of what was not sent.
+
+    Else it takes megabytes at a time, and for minutes a slow caller seems to take nothing.
+    """
+    made = transport.get_extra_info("socket")
+    if made is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, LEAST_TAKEN_BYTES)

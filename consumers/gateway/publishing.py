@@ -8,22 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import penstock
 from consumers.gateway.answers import Refused
 from consumers.gateway.pool import Pool, Principal
-from penstock.errors import AccountNotFound, UsageError
+from penstock import database
+from penstock.errors import AccountNotFound, BackPressure, PenstockError, TopicNotFound, UsageError
+from penstock.publishing.refusals import refusals, require_possible
 from penstock.records import Message
 
 MOST_EVENTS = 1_000
 MOST_BYTES = 4_194_304
 #: Of an account, so much may wait.
 MOST_WAITING_BYTES = 67_108_864
-_NAMED = re.compile(r"event (\d+): ")
+#: Of a batch that was refused, so many parts are tried; what is still mixed then is refused.
+MOST_TRIES = 128
+#: After these, nothing was written.
+_REFUSALS = (UsageError, BackPressure)
+_NAMED = re.compile(r"event \d+(?:: | for topic \"[^\"]*\": )")
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +66,7 @@ class Coalescer:
 
     async def publish(self, principal: Principal, message: Message) -> UUID:
         """Publish one event; returns its id once it is committed."""
+        require_possible(message)
         one = _Unpublished(message, asyncio.get_running_loop().create_future())
         waiting = self._lines[principal].size if principal in self._lines else 0
         if waiting + one.size > MOST_WAITING_BYTES:
@@ -86,52 +96,103 @@ class Coalescer:
         self._go_on()
 
     async def _send(self, principal: Principal, batch: list[_Unpublished]) -> None:
-        left = [batch]
-        while left:
-            some = left.pop()
-            messages = [each.message for each in some]
+        messages = [each.message for each in batch]
+        try:
             try:
-                event_ids = await self._pool.run(
-                    principal, partial(penstock.publish_batch, messages=messages)
-                )
-            except Exception as error:
-                left += _refused(some, error)
-                continue
-            self.batches += 1
-            self.events += len(some)
-            for one, event_id in zip(some, event_ids, strict=True):
-                if not one.published.done():
-                    one.published.set_result(event_id)
+                made = await self._run(principal, penstock.publish_batch, messages)
+            except _REFUSALS as error:
+                if isinstance(error, AccountNotFound) or len(batch) == 1:
+                    raise
+                made = await self._run(principal, publish_apart, messages)
+        except Exception as error:
+            # Whether it is there is not known, or it is the same for all: nothing is sent again.
+            for one in batch:
+                _answer(one, _alone(error))
+            return
+        self.batches += 1
+        self.events += sum(isinstance(each, UUID) for each in made)
+        for one, result in zip(batch, made, strict=True):
+            _answer(one, result)
+
+    async def _run(
+        self, principal: Principal, work: Callable[..., Any], messages: list[Message]
+    ) -> list[UUID | Exception]:
+        made: list[UUID | Exception] = await self._pool.run(
+            principal, partial(work, messages=messages)
+        )
+        return made
 
 
-def _refused(batch: list[_Unpublished], error: Exception) -> list[list[_Unpublished]]:
-    """Answer the one that was at fault.  Returns the rest, to be sent again.
+def publish_apart(connection: Any, messages: Sequence[Message]) -> list[UUID | Exception]:
+    """Publish what can be published of a batch that was refused, in the transaction that is open.
 
-    Only after a refusal that the database, or a check before it, has made: then nothing was
-    written.  After anything else it is not known, and nothing is sent again.
+    Returns for each event its id, or why it was refused.  What only the database can refuse is
+    halved, and events of a topic that is missing or has too much waiting fail together.
     """
-    if not isinstance(error, UsageError) or isinstance(error, AccountNotFound):
-        _fail(batch, error)
-        return []
-    named = _NAMED.match(error.message)
-    place = int(named[1]) if named is not None else len(batch)
-    # As the caller of a single publish expects it, without the number in the batch.
-    told = type(error)(_NAMED.sub("", error.message, count=1), hint=error.hint)
-    if place < len(batch):
-        _fail(batch[place : place + 1], told)
-        left = batch[:place] + batch[place + 1 :]
-        return [left] if left else []
-    if len(batch) == 1:
-        _fail(batch, told)
-        return []
-    half = len(batch) // 2
-    return [batch[half:], batch[:half]]  # the first half is sent first
+    made: list[UUID | Exception | None] = [*refusals(connection, messages)]
+    left = [[place for place, each in enumerate(made) if each is None]]
+    tries = 0
+    while left:
+        some = left.pop()
+        results: list[Any]
+        if tries < MOST_TRIES:
+            tries += 1
+            given = [messages[place] for place in some]
+            try:
+                with _undone(connection):
+                    results = list(penstock.publish_batch(connection, given))
+            except _REFUSALS as error:
+                if isinstance(error, AccountNotFound):
+                    raise
+                parts = _parts(some, messages, error)
+                left += parts
+                results = [] if parts else [_alone(error)] * len(some)
+        else:
+            busy = "too many events that came together with this one were refused"
+            results = [Refused(503, busy, {"Retry-After": "1"})] * len(some)
+        for place, result in zip(some, results, strict=False):
+            made[place] = result
+    return [each for each in made if each is not None]
 
 
-def _fail(batch: list[_Unpublished], error: Exception) -> None:
-    for one in batch:
-        if not one.published.done():
-            one.published.set_exception(error)
+def _parts(some: list[int], messages: Sequence[Message], error: PenstockError) -> list[list[int]]:
+    """How to try again what was refused together; nothing: all of it stays refused."""
+    by_topic = defaultdict(list)
+    for place in some:
+        by_topic[messages[place].topic].append(place)
+    if len(by_topic) > 1:
+        return list(by_topic.values())
+    if len(some) == 1 or isinstance(error, TopicNotFound | BackPressure):
+        return []
+    half = len(some) // 2
+    return [some[half:], some[:half]]  # the first half is tried first
+
+
+def _undone(connection: Any) -> AbstractContextManager[Any]:
+    """What is refused in this block is undone, and the transaction goes on.
+
+    A procedure of MySQL undoes itself.
+    """
+    if database.dialect_of(connection) == "mysql":
+        return nullcontext()
+    block: AbstractContextManager[Any] = connection.transaction()
+    return block
+
+
+def _alone(error: Exception) -> Exception:
+    """As the caller of a single publish expects it, without the number in the batch."""
+    if not isinstance(error, _REFUSALS):
+        return error
+    return type(error)(_NAMED.sub("", error.message, count=1), hint=error.hint)
+
+
+def _answer(one: _Unpublished, result: UUID | Exception) -> None:
+    if one.published.done():
+        return
+    if isinstance(result, Exception):
+        one.published.set_exception(result)
+    else:
+        one.published.set_result(result)
 
 
 def _seen(published: asyncio.Future[UUID]) -> None:

@@ -174,8 +174,11 @@ async def _single(call: HttpCall, message: Message, *, strict: bool) -> GatewayA
     if message.dedup_key is None and not strict:
         event_id = await call.services.publishes.publish(principal, message)
         return as_json(201, {"event_id": str(event_id), "duplicate": False})
-    # These wait for other transactions, so nobody else's event is in theirs.
-    made = await call.run(lambda connection: publish_once(connection, message, strict=strict))
+    # These wait for other transactions, so nobody else's event is in theirs, and no other call
+    # waits for a connection of theirs.
+    made = await call.services.ordered.run(
+        principal, lambda connection: publish_once(connection, message, strict=strict)
+    )
     status = 200 if made.duplicate else 201
     return as_json(status, {"event_id": str(made.event_id), "duplicate": made.duplicate})
 

@@ -72,17 +72,15 @@ class KnownTopics:
 
     def asked_for(self, row: Row) -> Steps[Row]:
         """The same, asking the database: TopicNotFound, PayloadTooLarge or InvalidPartition."""
-        facts = yield from self._looked_up(row.topic)
-        _refuse(facts, row)
-        if row.partition is not None or facts.strategy in _BY_DATABASE:
-            return row
-        return _chosen(row, facts)
+        facts = yield from self.looked_up(row.topic)
+        return accepted(facts, row)
 
     def required(self, topic: str) -> Steps[TopicFacts]:
         """What is remembered of a topic, else what the database says: TopicNotFound."""
-        return self._found.get(topic) or (yield from self._looked_up(topic))
+        return self._found.get(topic) or (yield from self.looked_up(topic))
 
-    def _looked_up(self, topic: str) -> Steps[TopicFacts]:
+    def looked_up(self, topic: str) -> Steps[TopicFacts]:
+        """What the database says of a topic: TopicNotFound."""
         if not self._found:
             yield from installed()
         rows = yield from asked("topic_lookup", topic=topic)
@@ -160,6 +158,14 @@ def clear() -> None:
     """Forget everything."""
     _databases.clear()
     _connections.clear()
+
+
+def accepted(facts: TopicFacts, row: Row) -> Row:
+    """The event with its partition: PayloadTooLarge or InvalidPartition when it does not fit."""
+    _refuse(facts, row)
+    if row.partition is not None or facts.strategy in _BY_DATABASE:
+        return row
+    return _chosen(row, facts)
 
 
 def _chosen(row: Row, facts: TopicFacts) -> Row:

@@ -17,6 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from consumers.gateway.answers import as_refused
+from consumers.gateway.front import origin_of
+from penstock.errors import ActsForNobody
 from tests.contract.databases import PostgresDatabase
 from tests.contract.gateway.kit import Client, Gateway, Reply, gateway_of
 from tests.kit.log import wait_until
@@ -76,6 +79,32 @@ def test_a_key_is_taken_on_loopback_or_over_tls_only(shop: Client) -> None:
     far = {"X-Forwarded-For": "192.0.2.3"}
     assert shop("GET", "/queues", headers=far | {"X-Forwarded-Proto": "http"}).status == 401
     assert shop("GET", "/queues", headers=far | SAFE).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_safe"),
+    [
+        ({}, True),
+        ({"x-forwarded-for": "192.0.2.1"}, False),
+        ({"x-forwarded-proto": "https"}, False),
+        ({"x-forwarded-host": "a"}, False),
+        ({"forwarded": "for=192.0.2.1;proto=https"}, False),
+        ({"x-real-ip": "192.0.2.1"}, False),
+        ({"via": "1.1 proxy"}, False),
+    ],
+)
+def test_what_an_unlisted_proxy_passes_on_is_not_from_this_machine(
+    headers: dict[str, str], is_safe: bool
+) -> None:
+    """It may have come without TLS.  Guard: _PASSED_ON."""
+    scope = {"client": ("127.0.0.1", 1), "scheme": "http"}
+    assert origin_of(scope, headers, frozenset()).is_safe is is_safe
+
+
+def test_the_gateway_s_own_login_is_told_to_nobody() -> None:
+    told = as_refused(ActsForNobody('login "gw" acts for no account in this transaction'))
+    assert told is not None
+    assert (told.status, "gw" in told.message) == (503, False)
 
 
 def test_a_gateway_answers_by_its_names_only(shop: Client) -> None:

@@ -36,6 +36,7 @@ def test_it_serves_on_an_embedded_database_until_it_is_told_to_stop(
         assert embedded.made(database_url, tmp_path)[0] == url
         file = tmp_path / embedded._FILE
         assert file.stat().st_mode & 0o777 == 0o600
+        assert file.read_text() not in url  # what the database is told derives no key
         accounts.create_account(owner, "shop")
         key = accounts.create_key(owner, "shop", masters)
         environment = {
@@ -50,19 +51,22 @@ def test_it_serves_on_an_embedded_database_until_it_is_told_to_stop(
             told = {"Authorization": f"Key {key.key_id}.{key.secret}"}
             path = "/api/v1/accounts/shop/queues?secret=in-a-query"
             assert send(port, "GET", path, headers=told).status == 200
+            assert send(port, "GET", "/a%0Ab%3Fsig=encoded", headers=told).status == 404
             until(lambda: started.get("/readyz")[0] == 200, "it is ready")
             assert started.get("/livez")[0] == 200
-            assert started.metric("penstock_gateway_requests_total", "gateway") == 1
+            assert started.metric("penstock_gateway_requests_total", "gateway") == 2
             started.terminate()
             assert started.exit_code() == 0
         finally:
             started.kill()
             owner.execute(f"DROP OWNED BY {embedded.LOGIN}")
             owner.execute(f"DROP ROLE {embedded.LOGIN}")
-    (line,) = [each for each in started.events() if each["event"] == "request"]
+    line, other = [each for each in started.events() if each["event"] == "request"]
+    assert other["path"] == "/a%0Ab"
     assert (line["method"], line["status"], line["account"]) == ("GET", 200, "shop")
     assert key.secret not in started.text()
     assert "in-a-query" not in started.text()
+    assert "encoded" not in started.text()
 
 
 def _port(started: Daemon) -> int:

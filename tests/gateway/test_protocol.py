@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -22,12 +23,26 @@ BOTH_LENGTHS = (
 
 
 ended: list[str] = []
+answered = Event()
+LARGE = 8_000_000
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """Answers once the body is whole; what lies below /long without an end."""
     while (await receive()).get("more_body"):
         pass
+    if scope["path"].startswith("/wait"):
+        answering = asyncio.ensure_future(asyncio.to_thread(answered.wait, 10))
+        gone = asyncio.ensure_future(receive())
+        await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            ended.append(scope["path"])
+            return
+    if scope["path"].startswith("/large"):
+        headers = [(b"content-length", b"%d" % LARGE)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"x" * (LARGE - 2) + b"ok"})
+        return
     if scope["path"].startswith("/long"):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while not ended:
@@ -164,6 +179,59 @@ def test_a_caller_that_does_not_take_its_answer_is_cut_off(port: int) -> None:
     with closing(opened(port)) as made:
         made.sendall(b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n")
         wait_until(lambda: ended, "the application is told")
+
+
+def read_slowly(made: socket.socket, size: int, seconds: float) -> int:
+    """Take parts, with a rest after each; returns how much was taken."""
+    taken = 0
+    while part := made.recv(size):
+        taken += len(part)
+        if part.endswith(b"ok"):
+            break
+        answered.wait(seconds)
+    return taken
+
+
+def test_a_slow_caller_that_goes_on_taking_gets_a_long_answer_whole(port: int) -> None:
+    """Longer than a caller may take nothing; without the marks of progress it is cut off."""
+    answered.clear()
+    with closing(socket.socket()) as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        made.connect(("127.0.0.1", port))
+        made.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+        begun = time.monotonic()
+        assert read_slowly(made, 131_072, 0.02) > LARGE
+        assert time.monotonic() - begun > 0.8
+
+
+def test_a_caller_that_takes_nothing_keeps_no_connection(server: uvicorn.Server, port: int) -> None:
+    """Also when the answer was written, and the connection was to be closed after it."""
+    with closing(socket.socket()) as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        made.connect(("127.0.0.1", port))
+        made.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        wait_until(lambda: not server.server_state.connections, "it is cut off", 5)
+
+
+def test_a_request_before_the_answer_to_another_hides_no_caller(port: int) -> None:
+    ended.clear()
+    answered.clear()
+    with closing(opened(port)) as made:
+        made.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n" + GOOD)
+    wait_until(lambda: ended == ["/wait"], "the application is told")
+
+
+def test_a_request_before_the_answer_to_another_is_not_taken(port: int) -> None:
+    """The first one is answered, and then the connection ends."""
+    answered.clear()
+    with closing(opened(port)) as made:
+        made.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n" + GOOD[:9])
+        made.sendall(GOOD[9:] + b"x" * 1_000_000)
+        answered.set()
+        got = b""
+        while part := made.recv(65_536):
+            got += part
+    assert (got.count(b"HTTP/1.1"), got[-2:]) == (1, b"ok")
 
 
 def test_more_connections_than_there_may_be_are_closed(port: int) -> None:

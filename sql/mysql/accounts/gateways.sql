@@ -31,7 +31,8 @@ BEGIN
         DECLARE CONTINUE HANDLER FOR 1305 SET is_bound = FALSE;
         RELEASE SAVEPOINT penstock_account;
     END;
-    IF is_bound AND before_it <> CONCAT(account, ' ', DATABASE()) THEN
+    -- NULL: an earlier act_as of this transaction was refused.
+    IF is_bound AND NOT (before_it <=> CONCAT(account, ' ', DATABASE())) THEN
         CALL refuse('PS051', 'this transaction acts for another account');
     END IF;
     IF NOT is_bound THEN

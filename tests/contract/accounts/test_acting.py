@@ -13,7 +13,13 @@ import pytest
 
 import penstock
 from penstock import accounts, database, log
-from penstock.errors import AccountNotFound, ActsForNobody, InvalidArgument, PenstockError
+from penstock.errors import (
+    AccountNotFound,
+    ActsForNobody,
+    InvalidArgument,
+    PenstockError,
+    TornTransaction,
+)
 from penstock.subscriptions import stream
 from tests.contract.accounts.kit import (
     MASTERS,
@@ -117,7 +123,7 @@ def test_a_second_account_in_one_transaction_is_refused(
                 act_as(own, bank)
         old, new = {
             "postgres": ("AND NOT acts_for_another(a.id)", ""),
-            "mysql": ("IF is_bound AND before_it", "IF FALSE AND before_it"),
+            "mysql": ("IF is_bound AND NOT (before_it", "IF FALSE AND NOT (before_it"),
         }[_dialect(db)]
         db.without_guard("act_as", old, new)
         with open_transaction(own):
@@ -341,6 +347,51 @@ def _kill_in_a_call(db: MySQLDatabase, tenants: Tenants, own: Any) -> None:
     caller.join()
     holder.rollback()
     assert failed
+
+
+def test_after_an_act_as_that_was_refused_no_other_account_is_named(
+    mysql_db: MySQLDatabase,
+) -> None:
+    """On PostgreSQL such a transaction is over.  The mutant compares NULL as the guard did."""
+    with tenants_of(mysql_db) as tenants:
+        tenants.install()
+        shop, bank = account(tenants.owner, "shop"), account(tenants.owner, "bank")
+        with as_login(tenants, gateway(tenants)) as own:
+            for is_guarded in (True, False):
+                if not is_guarded:
+                    mysql_db.without_guard(
+                        "act_as", "NOT (before_it <=> CONCAT", "(before_it <> CONCAT"
+                    )
+                with open_transaction(own):
+                    act_as(own, shop)
+                    with pytest.raises(AccountNotFound):
+                        database.call(own, "act_as", account=bank.account_id, key_ids=["x" * 24])
+                    if is_guarded:
+                        with pytest.raises(ActsForNobody):
+                            act_as(own, bank)
+                    else:
+                        act_as(own, bank)
+
+
+def test_a_read_does_not_hide_that_a_call_was_interrupted(mysql_db: MySQLDatabase) -> None:
+    """Also for an account.  The mutant does not set the mark again."""
+    with tenants_of(mysql_db) as tenants:
+        tenants.install()
+        shop, carrier = account(tenants.owner, "shop"), gateway(tenants)
+        for is_guarded in (True, False):
+            if not is_guarded:
+                mysql_db.without_guard(
+                    "require_acting", "IF is_torn THEN", "IF is_torn AND FALSE THEN"
+                )
+            with as_login(tenants, carrier) as own, open_transaction(own):
+                act_as(own, shop)
+                _kill_in_a_call(mysql_db, tenants, own)
+                assert _reads(own)
+                if is_guarded:
+                    with pytest.raises(TornTransaction):
+                        penstock.publish(own, "shop/orders", b"x")
+                else:
+                    penstock.publish(own, "shop/orders", b"x")
 
 
 def test_a_variable_that_a_login_sets_itself_is_refused(mysql_db: MySQLDatabase) -> None:

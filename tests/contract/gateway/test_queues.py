@@ -94,13 +94,18 @@ def test_a_long_poll_ends_with_the_first_message_or_with_its_time(
     assert sorted(each["event"]["data"] for reply in replies for each in reply) == list("012")
 
 
-def test_a_poll_whose_caller_hung_up_takes_nothing(gateway: Gateway, mails: Client) -> None:
+@pytest.mark.parametrize("more", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"])
+def test_a_poll_whose_caller_hung_up_takes_nothing(
+    gateway: Gateway, mails: Client, more: bytes
+) -> None:
+    """Also when the caller has sent one more request before."""
     assert mails.key is not None
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port)
     told = {"Authorization": f"Key {mails.key.key_id}.{mails.key.secret}"}
     path = f"/api/v1/accounts/{mails.account}{RECEIVE}"
     connection.request("POST", path, b'{"wait_seconds": 25}', told)
     wait_until(lambda: gateway.worker.gauges()["gateway_polls"] == 1, "it waits")
+    connection.sock.sendall(more)
     connection.close()
     wait_until(lambda: gateway.worker.gauges()["gateway_polls"] == 0, "it is gone")
     filled(gateway, mails, 1)

@@ -4,21 +4,32 @@
 -- Refuses a call of a gateway's login that has named no account in this transaction, and a call of any other login that
 -- has named one (PS051). A user variable stays when its transaction ends, also by COMMIT, ROLLBACK or a kill, and any
 -- session can set it. The savepoint that act_as sets with it does not stay. So a variable without it is of an earlier
--- transaction. The calls that are named here ask for no right.
+-- transaction. Only to remove a savepoint tells whether it is there, and that removes all that came later. So it is set
+-- again, and after it penstock_open, which says that a call was interrupted. A savepoint of the caller's own between
+-- act_as and a call is lost. The calls that are named here ask for no right.
 CREATE PROCEDURE require_acting(what VARCHAR(100), is_gateway BOOLEAN)
 gate: BEGIN
-    DECLARE is_bound BOOLEAN DEFAULT TRUE;
+    DECLARE is_bound, is_torn BOOLEAN DEFAULT TRUE;
     IF is_gateway AND what IN ('act_as()', 'check_gateway()', 'find_key()', 'note_uses()', 'applied_migrations()',
                                'current_history()', 'setting()') THEN
         LEAVE gate;
     END IF;
     BEGIN
+        DECLARE CONTINUE HANDLER FOR 1305 SET is_torn = FALSE;
+        RELEASE SAVEPOINT penstock_open;
+    END;
+    BEGIN
         DECLARE CONTINUE HANDLER FOR 1305 SET is_bound = FALSE;
         RELEASE SAVEPOINT penstock_account;
     END;
-    IF is_bound AND is_gateway AND SUBSTR(@penstock_acting, 33) = CONCAT(' ', DATABASE()) THEN
+    SET is_bound = COALESCE(is_bound AND is_gateway AND SUBSTR(@penstock_acting, 33) = CONCAT(' ', DATABASE()), FALSE);
+    IF is_bound THEN
         SAVEPOINT penstock_account;
-    ELSE
+    END IF;
+    IF is_torn THEN
+        SAVEPOINT penstock_open;
+    END IF;
+    IF NOT is_bound THEN
         CALL refuse('PS051', CONCAT(what, ' of a login that acts for no account in this transaction'));
     END IF;
 END;

@@ -1,0 +1,151 @@
+"""Publishes that wait together, and some that are refused: how many transactions they cost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import penstock
+from consumers.gateway import publishing
+from consumers.gateway.answers import Refused
+from consumers.gateway.pool import Pool, Principal
+from consumers.gateway.publishing import Coalescer
+from penstock import database
+from penstock.errors import InvalidArgument
+from penstock.records import Message
+from penstock.topics import names
+from tests.contract.gateway.kit import Client, Gateway
+from tests.kit.log import wait_until
+
+FAR = datetime.now(UTC) + timedelta(days=3_000)
+
+
+class CountedPool(Pool):
+    """Counts its transactions."""
+
+    runs = 0
+
+    async def run(self, principal: Principal | None, work: Any) -> Any:
+        self.runs += 1
+        return await super().run(principal, work)
+
+
+class Batch:
+    """Events of an account that are published at the same moment, through one connection."""
+
+    def __init__(self, gateway: Gateway, client: Client) -> None:
+        assert client.key is not None
+        self.topic = f"{client.account}/orders"
+        self._pool = CountedPool(gateway.tenants.url_of(gateway.login), 1, 8)
+        self._principal = Principal(client.key.account_id, client.key.key_id)
+        names.create_topic(gateway.owner, self.topic, 2)
+        self.transactions = 0
+
+    def message(self, payload: bytes = b"x", topic: str = "", **more: Any) -> Message:
+        return Message(topic or self.topic, payload, **more)
+
+    def publish(self, messages: list[Message]) -> list[Any]:
+        """What each gets; the first one goes alone, and all others come while it does."""
+
+        async def run() -> list[Any]:
+            with closing(self._pool):
+                coalescer = Coalescer(self._pool, 1)
+                given = [self.message(), *messages]
+                made = await asyncio.gather(
+                    *(coalescer.publish(self._principal, each) for each in given),
+                    return_exceptions=True,
+                )
+                self.transactions = self._pool.runs - 1
+                return list(made)[1:]
+
+        return asyncio.run(run())
+
+
+@pytest.fixture
+def batch(gateway: Gateway, shop: Client) -> Batch:
+    """A topic `orders` of a new account."""
+    return Batch(gateway, shop)
+
+
+def kinds(results: list[Any]) -> list[str]:
+    return [type(each).__name__ for each in results]
+
+
+def test_bad_publishes_cost_no_transaction_each(batch: Batch) -> None:
+    """Of missing topics, of no partition, too long: 301 cost what one does."""
+    bad = [batch.message(topic=f"{batch.topic}-none"), batch.message(partition=7)]
+    long = batch.message(b"x" * 1_048_577)
+    results = batch.publish([batch.message(), *bad * 150, long, batch.message()])
+    assert kinds(results[1:-2]) == ["TopicNotFound", "InvalidPartition"] * 150
+    assert kinds([results[0], *results[-2:]]) == ["UUID", "PayloadTooLarge", "UUID"]
+    assert batch.transactions == 2
+    assert "event " not in str(results[2])
+
+
+def test_what_no_database_takes_is_refused_before_it_waits(batch: Batch) -> None:
+    results = batch.publish([batch.message(key="k" * 300), batch.message()])
+    assert kinds(results) == ["InvalidArgument", "UUID"]
+    assert batch.transactions == 1
+
+
+def test_what_only_the_database_refuses_is_found_by_halves(batch: Batch) -> None:
+    """One of 200 that is delayed for too long, in two transactions and few tries."""
+    messages = [batch.message() for _ in range(200)]
+    messages[123] = batch.message(not_before=FAR)
+    results = batch.publish(messages)
+    assert [n for n, each in enumerate(results) if isinstance(each, Exception)] == [123]
+    assert isinstance(results[123], InvalidArgument)
+    assert "event " not in str(results[123])
+    assert batch.transactions == 2
+    assert len({each for each in results if not isinstance(each, Exception)}) == 199
+
+
+def test_many_that_only_the_database_refuses_end_after_some_tries(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest is told to come again: nothing of it was written."""
+    monkeypatch.setattr(publishing, "MOST_TRIES", 8)
+    results = batch.publish([batch.message(not_before=FAR) for _ in range(64)])
+    assert {type(each) for each in results} == {InvalidArgument, Refused}
+    assert batch.transactions == 2
+
+
+def test_a_topic_under_pressure_stops_no_other(batch: Batch, gateway: Gateway) -> None:
+    full = f"{batch.topic}-full"
+    names.create_topic(gateway.owner, full, 1)
+    database.call(gateway.owner, "set_backpressure", topic=full, max_events=1, max_bytes=None)
+    gateway.sequence()
+    penstock.publish(gateway.owner, full, b"x")
+    assert database.call(gateway.owner, "measure_pressure") == [(1,)]
+    results = batch.publish([batch.message(topic=full), batch.message()])
+    assert kinds(results) == ["BackPressure", "UUID"]
+    assert batch.transactions == 2
+
+
+def test_publishes_that_wait_for_another_transaction_stop_nobody(
+    gateway: Gateway, shop: Client, bank: Client
+) -> None:
+    """As many as there are connections wait for a key: logins and other calls go on."""
+    assert shop("POST", "/topics", {"topic": "orders"}).status == 201
+    holder = gateway.db.connect(autocommit=False)
+    penstock.publish(holder, f"{shop.account}/orders", b"x", dedup_key="d", strict=True, key="k")
+    with ThreadPoolExecutor(4) as executor:
+        path = "/topics/orders/events?dedup_key=d&strict=true&key=k"
+        waiting = [executor.submit(shop, "POST", path, b"x") for _ in range(4)]
+        wait_until(lambda: any(each.running() for each in waiting), "they wait")
+        begun = time.monotonic()
+        assert gateway.client(f"{bank.account}-new")("GET", "/queues").status == 200
+        assert shop("GET", "/queues").status == 200
+        passed = time.monotonic() - begun
+        statuses = {each.result().status for each in waiting}
+        took = time.monotonic() - begun
+    holder.rollback()
+    assert statuses == {503}
+    # Of MySQL, a second is the shortest wait for a lock.
+    assert passed < took < 8
