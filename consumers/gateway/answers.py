@@ -47,6 +47,12 @@ _CONFLICT = (
     AlreadyExists, BackwardCommit, BeyondHighWatermark, DuplicateSession, InUse, LogBehind,
     NotRedriven, StaleLease, StaleReceipt, UnknownConsumer, WrongMode,
 )  # fmt: skip
+#: The database's text of these names what is there and belongs to others, or the gateway's login.
+_UNTOLD: tuple[tuple[Any, int, str], ...] = (
+    (_NOT_FOUND, 404, "there is no such thing, or this account has no right to it"),
+    (InUse, 409, "something still uses it: a subscription, a legal hold or a relay"),
+    (ActsForNobody, 503, "the gateway cannot serve accounts now: ask who runs it"),
+)
 #: When a caller may come again, in seconds.
 _SOON = {"Retry-After": "1"}
 
@@ -91,16 +97,11 @@ def as_refused(error: Exception) -> Refused | None:
     """The refusal that an error of the log, or of its database, stands for; None for a bug."""
     if isinstance(error, AccountNotFound):
         return Refused(401)
-    if isinstance(error, ActsForNobody):
-        # The database's text names the gateway's login, which is no business of a caller.
-        logger.error("the gateway's login cannot act for accounts", exc_info=error)
-        return Refused(503, "the gateway cannot serve accounts now: ask who runs it", _SOON)
-    if isinstance(error, _NOT_FOUND):
-        # The database's text may name what is there and belongs to others.
-        return Refused(404, "there is no such thing, or this account has no right to it")
-    if isinstance(error, InUse):
-        # What uses it may be another account's: its name is not told.
-        return Refused(409, "something still uses it: a subscription, a legal hold or a relay")
+    for kind, status, told in _UNTOLD:
+        if isinstance(error, kind):
+            if status == 503:  # noqa: PLR2004 - only this one is for who runs the gateway
+                logger.error("the gateway's login cannot act for accounts", exc_info=error)
+            return Refused(status, told)
     if isinstance(error, BackPressure):
         return Refused(429, str(error), _SOON)
     if isinstance(error, PenstockError) and not database.is_passing(error):

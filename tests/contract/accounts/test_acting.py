@@ -385,7 +385,8 @@ def test_a_read_does_not_hide_that_a_call_was_interrupted(mysql_db: MySQLDatabas
                 )
             with as_login(tenants, carrier) as own, open_transaction(own):
                 act_as(own, shop)
-                _kill_in_a_call(mysql_db, tenants, own)
+                # As a call leaves it that was killed; MariaDB may still undo the call.
+                database.execute(own, "SAVEPOINT penstock_open")
                 assert _reads(own)
                 if is_guarded:
                     with pytest.raises(TornTransaction):
