@@ -234,9 +234,12 @@ def test_a_handler_that_ends_is_no_reason_to_receive(monkeypatch: pytest.MonkeyP
     """Between two notices there is nothing new.  Guards: _look_at, and what sets it back."""
     script, received = Script(3), []
     real = queue.receive
-    monkeypatch.setattr(
-        queue, "receive", lambda *args, **named: received.append(1) or real(*args, **named)
-    )
+
+    def counted(*args: Any, **named: Any) -> Any:
+        received.append(1)
+        return real(*args, **named)
+
+    monkeypatch.setattr(queue, "receive", counted)
     with script.handed_over() as connection:
         for _ in range(5):
             script.consumer.round(connection)

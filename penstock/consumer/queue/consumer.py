@@ -229,7 +229,7 @@ class QueueConsumer(Rounds):
         return missing if idle or missing > ahead // 2 else 0
 
     def _receive(self, connection: Connection) -> bool:
-        """Receive what there is room for, if it is time.  Returns whether there may be more at once.
+        """Receive what there is room for, if it is time.  Returns whether more may be there now.
 
         Each handler that ends begins a round, but between two notices there is nothing to receive.
         """
