@@ -407,6 +407,10 @@ class TargetUnavailable(PenstockError):
     """An archive target is not there now, its disk not mounted for example; nothing is lost."""
 
 
+class GatewayUnavailable(PenstockError):
+    """The HTTP gateway cannot be reached, cannot do it now, or its answer was lost."""
+
+
 class WebhookUnavailable(PenstockError):
     """The webhook did not take a message; it is posted again later."""
 

@@ -71,10 +71,17 @@ class Refused(Exception):
     """A request that is answered with an error."""
 
     def __init__(
-        self, status: int, message: str = "", headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        message: str = "",
+        headers: Mapping[str, str] | None = None,
+        *,
+        error: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
+        #: The name of Penstock's error, for clients that have it too.
+        self.error = error
         self.message = message
         self.headers = dict(headers or {})
 
@@ -90,6 +97,8 @@ def refused(error: Refused, operation: str, names: Mapping[str, str]) -> Gateway
         return GatewayAnswer(401, headers=error.headers | {"WWW-Authenticate": "Key, Signature"})
     reason = {404: "NotFound", 409: "Conflict"}.get(error.status, "Error")
     told = {"reason": reason, "operation": operation, "message": error.message} | dict(names)
+    if error.error:
+        told["error"] = error.error
     return as_json(error.status, told, error.headers)
 
 
@@ -103,9 +112,9 @@ def as_refused(error: Exception) -> Refused | None:
                 logger.error("the gateway's login cannot act for accounts", exc_info=error)
             return Refused(status, told)
     if isinstance(error, BackPressure):
-        return Refused(429, str(error), _SOON)
+        return Refused(429, str(error), _SOON, error="BackPressure")
     if isinstance(error, PenstockError) and not database.is_passing(error):
-        return Refused(_status(error), str(error))
+        return Refused(_status(error), str(error), error=type(error).__name__)
     return _of_driver(error)
 
 

@@ -28,10 +28,19 @@ PREFIX = "PENSTOCK_GATEWAY_"
 FILE = f"{PREFIX}CONFIG"
 #: The database by the gateway's own login, if the environment names it by another for others.
 URL_VARIABLE = f"{PREFIX}DATABASE_URL"
+<<<<<<< HEAD
 #: The page on the admin port: what opens it, and its own login of the database.
 ADMIN_KEY = f"{PREFIX}ADMIN_KEY"
 ADMIN_KEY_FILE = f"{PREFIX}ADMIN_KEY_FILE"
 ADMIN_URL = f"{PREFIX}ADMIN_DATABASE_URL"
+=======
+>>>>>>> b7dc2d6a (A Python client of the gateway, synchronous and asynchronous)
+
+#: Variables that begin like those of options and are none; the last two are those of clients.
+_NOT_OPTIONS = (
+    *(FILE, URL_VARIABLE, ADMIN_KEY, ADMIN_KEY_FILE, ADMIN_URL),
+    *(f"{PREFIX}URL", f"{PREFIX}KEY"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +110,7 @@ def gateway_options(flags: Mapping[str, object], environ: Mapping[str, str]) -> 
         options,
         {
             "flag": from_flags(options, flags),
-            "environment": from_environment(
-                options, PREFIX, environ, FILE, URL_VARIABLE, ADMIN_KEY, ADMIN_KEY_FILE, ADMIN_URL
-            ),
+            "environment": from_environment(options, PREFIX, environ, *_NOT_OPTIONS),
             "file": _from_file(Path(str(path))) if path else {},
         },
     )

@@ -32,6 +32,7 @@ class StreamListener:
         self._topic = call.address("topic")
         #: The last sequence that was sent, or was there at the start, of each partition.
         self.positions: dict[int, int] = {}
+        self.history = 1
         self._sent = self._asked = time.monotonic()
 
     async def ranges(self) -> list[PartitionRange]:
@@ -43,6 +44,8 @@ class StreamListener:
     async def listen(self) -> None:
         """Send until the caller hangs up, or may listen no longer."""
         number_ = self._tail.ring.next_number
+        # So a caller that is cut off before the first event goes on here too.
+        await self._send(f"id: {self._place()}\n\n".encode())
         await self._fetch_missing()
         while True:
             events = self._tail.ring.since(number_)
@@ -89,8 +92,12 @@ class StreamListener:
             await self._send_next(found)
 
     def _frame(self, event: KeptEvent) -> bytes:
+        self.history = event.history
+        return f"id: {self._place()}\ndata: ".encode() + event.data + b"\n\n"
+
+    def _place(self) -> str:
         places = "-".join(f"{p}.{s}" for p, s in sorted(self.positions.items()))
-        return f"id: {event.history}.{places}\ndata: ".encode() + event.data + b"\n\n"
+        return f"{self.history}.{places}"
 
     async def _send(self, data: bytes) -> None:
         await send_events(self._call, data)
@@ -107,6 +114,7 @@ async def stream(call: HttpCall) -> GatewayAnswer | None:
         if not ranges:
             raise Refused(400, "the topic has no such partition")
         listener.positions = _start(call, given, ranges)
+        listener.history = ranges[0].history
         await begin_stream(call)
         await until_gone(call, listener.listen())
         return None

@@ -46,3 +46,19 @@ def test_openapi_has_every_call_with_its_codes(gateway: Gateway) -> None:
         assert {int(code) for code in described["responses"]} == {*each.answers, *ALWAYS}
         named = {one["name"] for one in described["parameters"] if one["in"] == "path"}
         assert named == set(re.findall(r"\{(\w+)", each.whole_path))
+
+
+def test_the_python_of_the_page_runs(gateway: Gateway) -> None:
+    shop = gateway.client("shop")
+    assert shop.key is not None
+    shop("POST", "/topics", {"topic": "orders/eu"})
+    shop("POST", "/queues", {"queueName": "mails"})
+    shop("POST", "/subscriptions", {"subscription": "billing", "topics": ["orders/eu"]})
+    names = {
+        "URL": f"http://127.0.0.1:{gateway.port}",
+        "KEY": f"{shop.key.key_id}.{shop.key.secret}",
+    }
+    blocks = re.findall(r"```python\n(.*?)```", text_of(PAGE), re.DOTALL)
+    assert len(blocks) == 1
+    with gateway.sequencing():
+        exec(compile(blocks[0], PAGE, "exec"), names)
