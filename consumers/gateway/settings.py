@@ -28,14 +28,10 @@ PREFIX = "PENSTOCK_GATEWAY_"
 FILE = f"{PREFIX}CONFIG"
 #: The database by the gateway's own login, if the environment names it by another for others.
 URL_VARIABLE = f"{PREFIX}DATABASE_URL"
-<<<<<<< HEAD
 #: The page on the admin port: what opens it, and its own login of the database.
 ADMIN_KEY = f"{PREFIX}ADMIN_KEY"
 ADMIN_KEY_FILE = f"{PREFIX}ADMIN_KEY_FILE"
 ADMIN_URL = f"{PREFIX}ADMIN_DATABASE_URL"
-=======
->>>>>>> b7dc2d6a (A Python client of the gateway, synchronous and asynchronous)
-
 #: Variables that begin like those of options and are none; the last two are those of clients.
 _NOT_OPTIONS = (
     *(FILE, URL_VARIABLE, ADMIN_KEY, ADMIN_KEY_FILE, ADMIN_URL),

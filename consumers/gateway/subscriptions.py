@@ -38,7 +38,7 @@ class NewSubscription(msgspec.Struct, forbid_unknown_fields=True):
     start: str = "earliest"
 
 
-class Place(msgspec.Struct, forbid_unknown_fields=True):
+class DonePlace(msgspec.Struct, forbid_unknown_fields=True):
     """A position that is done, as the event that stands there has told it."""
 
     topic: str
@@ -52,7 +52,7 @@ class Commits(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a commit: all or none."""
 
     consumer: str
-    positions: Annotated[list[Place], msgspec.Meta(min_length=1, max_length=MOST_PARTITIONS)]
+    positions: Annotated[list[DonePlace], msgspec.Meta(min_length=1, max_length=MOST_PARTITIONS)]
 
 
 class SubscriptionListener:
@@ -176,7 +176,7 @@ async def commit(call: HttpCall) -> GatewayAnswer:
     return GatewayAnswer(204)
 
 
-def _held(held: dict[tuple[str, int], Lease], root: str, place: Place) -> tuple[Lease, int]:
+def _held(held: dict[tuple[str, int], Lease], root: str, place: DonePlace) -> tuple[Lease, int]:
     lease = held.get((root + place.topic, place.partition))
     if lease is None or lease.history != place.history:
         raise StaleLease(

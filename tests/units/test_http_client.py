@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.errors import (
@@ -15,7 +17,7 @@ from penstock.errors import (
 from penstock.http import GatewayAddress, GatewayClient, calls
 from penstock.http.calls import NewMessage
 from penstock.http.heard import LineReader, event_of
-from penstock.http.verbs import AnswerLost, Attempts, HttpReply, refuse, refuse_stream
+from penstock.http.verbs import AnswerLost, Attempts, HttpReply, HttpVerb, refuse, refuse_stream
 
 KEY = "0123456789abcdef.secret-of-the-key"
 
@@ -76,10 +78,12 @@ def test_what_is_sent_again_and_what_is_not() -> None:
     unsafe = calls.publish("orders", NewMessage(b"x"), resend=False)
     named = calls.publish("orders", NewMessage(b"x", dedup_key="mine"), resend=False)
     lost, unsent = AnswerLost("x", was_sent=True), AnswerLost("x", was_sent=False)
-    for verb in (safe, named, calls.topics()):
+    repeatable: list[HttpVerb[Any]] = [safe, named, calls.topics()]
+    single: list[HttpVerb[Any]] = [unsafe, calls.receive("mails", 1, None, 0)]
+    for verb in repeatable:
         assert Attempts(verb, 2, "here").lost(lost) > 0
         assert (Attempts(verb, 2, "here").answered(AWAY) or 0) >= 1
-    for verb in (unsafe, calls.receive("mails", 1, None, 0)):
+    for verb in single:
         assert Attempts(verb, 2, "here").lost(unsent) > 0
         assert (Attempts(verb, 2, "here").answered(REFUSED) or 0) >= 2
         with pytest.raises(GatewayUnavailable):
