@@ -61,6 +61,7 @@ HINTS = {
     "PS044": "Roll back: the event was finished, or it was handed out again.",
     "PS050": "Show a key of the account that is good now; penstock account show lists them.",
     "PS051": "A gateway begins each transaction with act_as; its login is in no other role.",
+    "PS052": "Nothing was published; penstock account quota shows the quota.",
 }
 
 #: What PostgreSQL's hints call by SQL, as Python calls it.

@@ -8,6 +8,7 @@ meaning.  Each error says what is wrong and, in
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import ClassVar
 
@@ -326,6 +327,18 @@ class ActsForNobody(PenstockError):
     """A gateway's login named no account in this transaction, or cannot act for one."""
 
     sqlstate = "PS051"
+
+
+class QuotaExceeded(PenstockError):
+    """An account has published as much as its quota allows for now; nothing was written."""
+
+    sqlstate = "PS052"
+
+    @property
+    def retry_seconds(self) -> int:
+        """After how many seconds to try again."""
+        found = re.search(r"again in ([0-9]+) seconds", self.message)
+        return int(found[1]) if found else 1
 
 
 class NotOnThisEngine(UsageError):

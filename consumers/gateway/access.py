@@ -41,6 +41,8 @@ class AccountCaller:
     levels: str
     queue: str | None
     signed: signed_requests.SignedRequest | None = None
+    #: How many requests the account may have at a time; None: as many as is usual.
+    max_requests: int | None = None
 
 
 class Signed(Protocol):
@@ -296,4 +298,5 @@ def _caller_of(
         if queue is not None and url.queue not in {None, queue}:
             raise BadCredentials("the key is for another queue")
         queue = queue or url.queue
-    return AccountCaller(key.account, Principal(key.account_id, key_id), levels, queue)
+    principal = Principal(key.account_id, key_id)
+    return AccountCaller(key.account, principal, levels, queue, max_requests=key.max_requests)

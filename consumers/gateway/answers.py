@@ -28,6 +28,7 @@ from penstock.errors import (
     PayloadTooLarge,
     PenstockError,
     PermissionDenied,
+    QuotaExceeded,
     StaleLease,
     StaleReceipt,
     SubscriptionNotFound,
@@ -111,8 +112,10 @@ def as_refused(error: Exception) -> Refused | None:
             if status == 503:  # noqa: PLR2004 - only this one is for who runs the gateway
                 logger.error("the gateway's login cannot act for accounts", exc_info=error)
             return Refused(status, told)
-    if isinstance(error, BackPressure):
-        return Refused(429, str(error), _SOON, error="BackPressure")
+    if isinstance(error, (BackPressure, QuotaExceeded)):
+        seconds = error.retry_seconds if isinstance(error, QuotaExceeded) else 1
+        again = {"Retry-After": str(seconds)}
+        return Refused(429, str(error), again, error=type(error).__name__)
     if isinstance(error, PenstockError) and not database.is_passing(error):
         return Refused(_status(error), str(error), error=type(error).__name__)
     return _of_driver(error)

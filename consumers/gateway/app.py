@@ -16,6 +16,7 @@ from consumers.gateway.calls import Receive, Send, Services
 from consumers.gateway.front import Endpoint, Front, Tally, answer
 from consumers.gateway.groups import ConsumerGroups
 from consumers.gateway.pool import Pool
+from consumers.gateway.present import Present
 from consumers.gateway.publishing import Coalescer
 from consumers.gateway.settings import GatewaySettings
 from consumers.gateway.sqs.door import SqsDoor, is_for_sqs
@@ -70,6 +71,7 @@ class Gateway:
             Coalescer(self._publish_pool, publishes),
             Tails(self._pool),
             ConsumerGroups(self._pool),
+            Present(settings.account_requests),
         )
         self.tally = Tally()
         self.app = Front(_Doors(self.services), settings, self.tally)

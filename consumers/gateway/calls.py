@@ -16,6 +16,7 @@ from consumers.gateway.credentials.shown import ShownRequest
 from consumers.gateway.groups import ConsumerGroups
 from consumers.gateway.polls import Polls
 from consumers.gateway.pool import Pool
+from consumers.gateway.present import Present
 from consumers.gateway.publishing import Coalescer
 from consumers.gateway.settings import GatewaySettings
 from consumers.gateway.tails import Tails
@@ -44,6 +45,7 @@ class Services:
     publishes: Coalescer
     tails: Tails
     groups: ConsumerGroups
+    present: Present
     polls: Polls = field(default_factory=Polls)
 
 

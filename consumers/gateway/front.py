@@ -174,10 +174,11 @@ class Endpoint:
             raise Refused(401)
         if not set(operation.levels).issubset(caller.levels):
             raise Refused(403, f"the key lacks a level of {operation.levels!r}")
-        async with self._bodies.read(receive, headers, most) as body:
-            access.require_body(caller, body, origin.address)
-            whole = replace(shown, body=body)
-            return await operation.handler(HttpCall(services, caller, whole, params, receive, send))
+        with services.present.one(caller):
+            async with self._bodies.read(receive, headers, most) as body:
+                access.require_body(caller, body, origin.address)
+                call = HttpCall(services, caller, replace(shown, body=body), params, receive, send)
+                return await operation.handler(call)
 
 
 @dataclass(frozen=True, slots=True)

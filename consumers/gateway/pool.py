@@ -1,10 +1,11 @@
-"""Connections to the database, each with a thread of its own."""
+"""Connections to the database, each with a thread of its own; accounts take turns at them."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from consumers.gateway.answers import Refused
+from consumers.gateway.turns import OWN, Turn, Turns
 from penstock import database
 from penstock.accounts import acting
 
@@ -30,7 +32,7 @@ class Principal:
 
 
 class Pool:
-    """Runs calls on connections.  Beyond ``most`` that wait, it refuses more.
+    """Runs calls on connections, of accounts in turn.  Beyond ``most`` that wait, it refuses more.
 
     With ``lock_timeout_ms``, a call waits no longer than that for another transaction.
     """
@@ -47,22 +49,62 @@ class Pool:
         self._most = most
         self._name = name
         self._lock_timeout_ms = lock_timeout_ms
-        self._waiting = 0
+        self._turns = Turns(connections)
+        self._lines: dict[str, deque[asyncio.Future[Turn]]] = {}
         self._own = threading.local()
         self._opened: set[Any] = set()
         self._executor = ThreadPoolExecutor(connections, thread_name_prefix=f"gateway-{name}")
 
     async def run(self, principal: Principal | None, work: Callable[[Any], T]) -> T:
         """What ``work`` returns for a connection, in a transaction that acts for the principal."""
-        if self._waiting >= self._most:
+        loop = asyncio.get_running_loop()
+        turn = await self._turn(principal.account_id if principal is not None else OWN)
+        begun = loop.time()
+        call = functools.partial(self._on_own, principal, work)
+        running = loop.run_in_executor(self._executor, call)
+
+        def ended(_: object) -> None:
+            self._turns.charge(turn, loop.time() - begun)
+            self._end(turn)
+            if not running.cancelled():
+                running.exception()  # its caller may have gone, and nobody else looks
+
+        running.add_done_callback(ended)
+        # A caller that goes away ends no call, so its connection is not free before the call ends.
+        return await asyncio.shield(running)
+
+    async def _turn(self, account: str) -> Turn:
+        if not self._turns.has_room(account, self._most):
             raise Refused(429, "too many calls wait for the database", {"Retry-After": "1"})
-        self._waiting += 1
+        come: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        line = self._lines.setdefault(account, deque())
+        line.append(come)
+        self._turns.wait(account)
+        self._go_on()
         try:
-            loop = asyncio.get_running_loop()
-            call = functools.partial(self._on_own, principal, work)
-            return await loop.run_in_executor(self._executor, call)
+            return await come
+        except asyncio.CancelledError:
+            if not come.cancelled():
+                self._end(come.result())
+            elif come in line:
+                line.remove(come)
+                self._turns.leave(account)
+            raise
         finally:
-            self._waiting -= 1
+            if not line and self._lines.get(account) is line:
+                del self._lines[account]
+
+    def _go_on(self) -> None:
+        while (turn := self._turns.begin()) is not None:
+            come = self._lines[turn.account].popleft()
+            if come.cancelled():
+                self._turns.end(turn)
+            else:
+                come.set_result(turn)
+
+    def _end(self, turn: Turn) -> None:
+        self._turns.end(turn)
+        self._go_on()
 
     def close(self) -> None:
         """Wait for calls that run, and close the connections."""

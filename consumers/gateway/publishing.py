@@ -19,6 +19,7 @@ from uuid import UUID
 import penstock
 from consumers.gateway.answers import Refused
 from consumers.gateway.pool import Pool, Principal
+from consumers.gateway.turns import Turn, Turns
 from penstock import database
 from penstock.errors import AccountNotFound, BackPressure, PenstockError, TopicNotFound, UsageError
 from penstock.publishing.refusals import refusals, require_possible
@@ -54,12 +55,13 @@ class _Line:
 
 
 class Coalescer:
-    """Publishes for all callers; accounts take turns, and a turn is limited in bytes."""
+    """Publishes for all callers; accounts take turns by what they publish, in bytes."""
 
     def __init__(self, pool: Pool, at_a_time: int) -> None:
         self._pool = pool
-        self._free = at_a_time
-        self._lines: OrderedDict[Principal, _Line] = OrderedDict()
+        self._turns = Turns(at_a_time)
+        #: Of each account, what waits by the key that was shown.
+        self._lines: dict[str, OrderedDict[Principal, _Line]] = {}
         self._running: set[asyncio.Task[None]] = set()
         self.batches = 0
         self.events = 0
@@ -68,10 +70,13 @@ class Coalescer:
         """Publish one event; returns its id once it is committed."""
         require_possible(message)
         one = _Unpublished(message, asyncio.get_running_loop().create_future())
-        waiting = self._lines[principal].size if principal in self._lines else 0
-        if waiting + one.size > MOST_WAITING_BYTES:
+        if self._size(principal.account_id) + one.size > MOST_WAITING_BYTES:
             raise Refused(429, "too much of this account waits", {"Retry-After": "1"})
-        line = self._lines.setdefault(principal, _Line())
+        lines = self._lines.setdefault(principal.account_id, OrderedDict())
+        if principal not in lines:
+            lines[principal] = _Line()
+            self._turns.wait(principal.account_id)
+        line = lines[principal]
         line.waiting.append(one)
         line.size += one.size
         self._go_on()
@@ -79,20 +84,28 @@ class Coalescer:
         # Shielded: the event may be in a batch already when its caller goes away.
         return await asyncio.shield(one.published)
 
+    def _size(self, account_id: str) -> int:
+        present = self._lines.get(account_id)
+        return sum(each.size for each in present.values()) if present else 0
+
     def _go_on(self) -> None:
-        while self._free and self._lines:
-            principal, line = self._lines.popitem(last=False)
+        while (turn := self._turns.begin()) is not None:
+            lines = self._lines[turn.account]
+            principal, line = lines.popitem(last=False)
             batch = _taken(line)
             if line.waiting:
-                self._lines[principal] = line  # at the end: the others come first
-            self._free -= 1
+                lines[principal] = line  # at the end: the other keys of the account come first
+                self._turns.wait(turn.account)
+            elif not lines:
+                del self._lines[turn.account]
+            self._turns.charge(turn, sum(each.size for each in batch))
             task = asyncio.create_task(self._send(principal, batch))
             self._running.add(task)
-            task.add_done_callback(self._done)
+            task.add_done_callback(partial(self._done, turn))
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, turn: Turn, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        self._free += 1
+        self._turns.end(turn)
         self._go_on()
 
     async def _send(self, principal: Principal, batch: list[_Unpublished]) -> None:

@@ -61,8 +61,12 @@ class GatewaySettings(ServiceSettings):
     cors_origins: str | None = option(
         "text", None, "origins whose pages may call it, with commas, or *; default: none"
     )
-    connections: int = option("whole", 8, "connections to the database for single calls", 1, 256)
-    publish_connections: int = option("whole", 2, "connections for publishes", 1, 64)
+    connections: int = option(
+        "whole", 8, "connections for other calls; one account has all but one of them", 1, 256
+    )
+    publish_connections: int = option(
+        "whole", 3, "connections for publishes; one account has all but one of them", 1, 64
+    )
     max_body_bytes: int = option(
         "whole", 8_388_608, "a longer body is refused before it is read", 1_024, 268_435_456
     )
@@ -70,6 +74,9 @@ class GatewaySettings(ServiceSettings):
         "whole", 268_435_456, "all bodies of requests at a time; more get 503", 1_024, 2**40
     )
     max_requests: int = option("whole", 4_096, "requests at a time; more get 503", 1, 1_000_000)
+    account_requests: int = option(
+        "whole", 2_048, "of them, of one account without a quota; more get 429", 1, 1_000_000
+    )
     max_connections: int = option("whole", 10_000, "connections of callers", 1, 1_000_000)
     request_seconds: float = option(
         "number", 30.0, "a request has to arrive in so long, and an answer to be taken", 0.1, 3_600

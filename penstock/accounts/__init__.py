@@ -29,3 +29,4 @@ from penstock.accounts.keys import (
     revoke_key as revoke_key,
 )
 from penstock.accounts.masters import MasterKeys as MasterKeys
+from penstock.accounts.quotas import Quota as Quota, quota_of as quota_of, set_quota as set_quota

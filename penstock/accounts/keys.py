@@ -55,7 +55,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class FoundKey:
-    """What a gateway needs to check a caller; ``is_good``: not revoked, and within its time."""
+    """What a gateway needs to check a caller; ``is_good``: not revoked, and within its time.
+
+    ``max_requests`` is how many the account may have at a time; None: no limit.
+    """
 
     account_id: str
     account: str
@@ -65,6 +68,7 @@ class FoundKey:
     queue: str | None
     starts_at: datetime
     ends_at: datetime | None
+    max_requests: int | None
     is_good: bool
 
 

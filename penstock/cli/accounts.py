@@ -139,6 +139,42 @@ def revoke(
         raise typer.Exit(EXIT_NO)
 
 
+@app.command()
+def quota(
+    account: Name,
+    *,
+    max_events: Annotated[
+        int | None, typer.Option("--max-events", help="A second, on average over ten seconds.")
+    ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option("--max-bytes", help="Of payload, a second, as the events.")
+    ] = None,
+    max_waiting: Annotated[
+        int | None, typer.Option("--max-waiting", help="Events that its subscriptions may leave.")
+    ] = None,
+    max_requests: Annotated[
+        int | None,
+        typer.Option("--max-requests", help="Requests, polls and streams at a time, by process."),
+    ] = None,
+    unlimited: Annotated[bool, typer.Option("--unlimited", help="Take the quota away.")] = False,
+    output: Output = Format.table,
+) -> None:
+    """Show what an account may publish and has published; or set that, as a whole."""
+    limits = {
+        "max_events": max_events,
+        "max_bytes": max_bytes,
+        "max_waiting": max_waiting,
+        "max_requests": max_requests,
+    }
+    if unlimited and any(limits.values()):
+        raise InvalidArgument("--unlimited with a limit", hint="give one or the other")
+    with own_transaction() as connection:
+        if unlimited or any(each is not None for each in limits.values()):
+            accounts.set_quota(connection, account, **limits)
+        found = accounts.quota_of(connection, account)
+    show([as_dict(found)] if found else [], output)
+
+
 @key.command("create")
 def create_key(
     account: Name,

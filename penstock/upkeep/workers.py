@@ -84,6 +84,11 @@ class SequencerWorker:
                         lambda: bool(database.call(connection, "measure_pressure")),
                         otherwise=False,
                     )
+                    unless_locked(
+                        "measuring what waits for accounts",
+                        lambda: bool(database.call(connection, "measure_accounts")),
+                        otherwise=False,
+                    )
                     measure_due = self.turned + MEASURE_EVERY_SECONDS
                 self.events += done.events
                 self.passes += done.passes

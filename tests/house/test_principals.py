@@ -92,3 +92,24 @@ def test_a_shortcut_without_its_second_half_is_found(
     monkeypatch.setitem(globals(), "_bodies", lambda _: bodies)
     with pytest.raises(AssertionError):
         test_each_shortcut_is_for_logins_only(dialect)
+
+
+#: Functions that write events and charge no account: a burial never fails because of its topic.
+_UNCHARGED = {"forward_letters", "forward_letter"}
+_CHARGE = {
+    "postgres": r"acts_within_quota\(\) THEN\s+PERFORM charge_account\(",
+    "mysql": r"acts_within_quota\(\) THEN\s+(?:SELECT [^;]*;\s+)?CALL charge_account\(",
+}
+
+
+@pytest.mark.parametrize("dialect", ["postgres", "mysql"])
+def test_each_function_that_writes_events_charges_accounts_alone(dialect: str) -> None:
+    """A way to publish without a quota would be the one that is used."""
+    writing = {
+        name: body
+        for name, body in _bodies(dialect).items()
+        if re.search(r"INSERT INTO events\s*\(", body)
+    }
+    assert len(writing) > 4
+    free = {name for name, body in writing.items() if not re.search(_CHARGE[dialect], body)}
+    assert free & writing.keys() == _UNCHARGED & writing.keys()

@@ -5,6 +5,7 @@ from __future__ import annotations
 #: Who may call what, on every engine: a(ccounts), c(onsumer), g(ateway), i(nstaller), o(perator),
 #: p(ublisher), r(eader).  What does not stand here may be called by the owner alone.
 MATRIX = """
+account_quota           a . . . o . .
 acknowledge             . c g . o . .
 act_as                  . . g . . . .
 active_consumers        . c . . o . .
@@ -135,6 +136,7 @@ lost_copies             . . . . o . r
 low_sequences           . . . . o . r
 lsn_of                  . c g . o . .
 mark_low_water          . c . . o . .
+measure_accounts        . . . . o . .
 measure_pressure        . . . . o . .
 merge_chunks            . . . i o . .
 mergeable_partitions    . . . i o . .
@@ -228,6 +230,7 @@ sequence                . . . . o . .
 sequence_gaps           . . . . o . r
 sequence_of             . c g . o . .
 sequencer_state         . . . . o . .
+set_account_quota       a . . . o . .
 set_backpressure        . . . . o . .
 set_dead_letters_to     . c g . o . .
 set_policy              . . . . o . .

@@ -11,6 +11,7 @@ from consumers.gateway.answers import GatewayAnswer
 from consumers.gateway.bodies import Bodies, require_length
 from consumers.gateway.calls import Gone, HttpCall, Receive, Send, Services
 from consumers.gateway.front import answer, headers_of, origin_of, shown_by
+from consumers.gateway.present import TooManyRequests
 from consumers.gateway.sqs import messages, queues
 from consumers.gateway.sqs.calls import (
     KnownQueues,
@@ -114,8 +115,20 @@ class SqsDoor:
                 services.settings.sqs_url or f"{origin.scheme}://{headers['host']}",
                 signer.signed.region,
             )
-            made = await _handled(headers["x-amz-target"], call)
+            made = await self._in_quota(headers["x-amz-target"], call)
         return GatewayAnswer(200, msgspec.json.encode(made), JSON)
+
+    async def _in_quota(self, target: str, call: SqsCall) -> dict[str, Any]:
+        """The answer; a poll beyond the quota of its account finds nothing, and is no error."""
+        present = self._services.present
+        try:
+            with present.one(call.http.caller):
+                return await _handled(target, call)
+        except TooManyRequests:
+            if target != f"{TARGET}ReceiveMessage":
+                raise
+        await present.hold(call.http.caller, call.http.unless_gone)
+        return {}
 
 
 async def _handled(target: str, call: SqsCall) -> dict[str, Any]:

@@ -55,6 +55,7 @@ BEGIN
     IF confirmed THEN
         UPDATE account_keys AS k SET k.revoked_at = UTC_TIMESTAMP(6), k.revoked_by = principal()
         WHERE k.account_id = own_id AND k.revoked_at IS NULL;
+        DELETE q FROM account_quotas AS q WHERE q.account_id = own_id;
         DELETE a FROM accounts AS a WHERE a.id = own_id;
         CALL record_audit(own_id, account, 'delete account', '');
     END IF;

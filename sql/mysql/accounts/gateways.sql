@@ -8,7 +8,7 @@ BEGIN
     DECLARE before_it VARCHAR(400) DEFAULT CONVERT(@penstock_acting USING utf8mb4);
     DECLARE is_bound BOOLEAN DEFAULT TRUE;
     DECLARE problem VARCHAR(200);
-    DECLARE shown, good, present INT DEFAULT 0;
+    DECLARE shown, good, present, limited INT DEFAULT 0;
     {{on error: CALL undo_call()}}
     CALL begin_call('act_as()');
     -- Whatever interrupts this, the session does not act for the account of before.
@@ -17,8 +17,10 @@ BEGIN
     IF problem IS NOT NULL THEN
         CALL refuse('PS051', CONCAT('the login cannot act for an account: it ', problem));
     END IF;
-    SELECT COUNT(*), COUNT(k.id), (SELECT COUNT(a.id) FROM accounts AS a WHERE a.id = account)
-    INTO shown, good, present
+    SELECT COUNT(*), COUNT(k.id), (SELECT COUNT(a.id) FROM accounts AS a WHERE a.id = account), (
+               SELECT COUNT(COALESCE(q.max_events, q.max_bytes, q.max_waiting))
+               FROM account_quotas AS q WHERE q.account_id = account)
+    INTO shown, good, present, limited
     FROM JSON_TABLE(key_ids, '$[*]' COLUMNS (id VARCHAR(64) PATH '$')) AS g
     LEFT JOIN account_keys AS k
         ON k.id = g.id AND k.account_id = account AND k.revoked_at IS NULL AND k.starts_at <= UTC_TIMESTAMP(6)
@@ -32,14 +34,14 @@ BEGIN
         RELEASE SAVEPOINT penstock_account;
     END;
     -- NULL: an earlier act_as of this transaction was refused.
-    IF is_bound AND NOT (before_it <=> CONCAT(account, ' ', DATABASE())) THEN
+    IF is_bound AND NOT (before_it <=> CONCAT(account, COALESCE(SUBSTR(before_it, 33, 1), ''), ' ', DATABASE())) THEN
         CALL refuse('PS051', 'this transaction acts for another account');
     END IF;
     IF NOT is_bound THEN
         RELEASE SAVEPOINT penstock_open;
     END IF;
     -- In this order: the variable counts only with the savepoint, which stands before those of each call.
-    SET @penstock_acting = CONCAT(account, ' ', DATABASE());
+    SET @penstock_acting = CONCAT(account, IF(limited > 0, '+', '-'), ' ', DATABASE());
     SAVEPOINT penstock_account;
     SAVEPOINT penstock_open;
     CALL end_call();

@@ -56,18 +56,20 @@ BEGIN
 END;
 
 -- name: find_key
--- What a gateway needs to check a caller: whose key it is, how its secret is derived, and what it is good for. No row
--- when there is no such key. is_good: it was not revoked, its time has come and is not over.
+-- What a gateway needs to check a caller: whose key it is, how its secret is derived, what it is good for, and how many
+-- requests the account may have at a time. No row when there is no such key. is_good: it was not revoked, its time has
+-- come and is not over.
 CREATE PROCEDURE find_key(key_id LONGTEXT)
 READS SQL DATA
 BEGIN
     CALL refuse_serializable('find_key()');
     SELECT k.account_id, n.path AS account, k.version, k.master, k.levels, k.queue, k.starts_at, k.ends_at,
-           k.revoked_at IS NULL AND k.starts_at <= UTC_TIMESTAMP(6)
+           q.max_requests, k.revoked_at IS NULL AND k.starts_at <= UTC_TIMESTAMP(6)
                AND COALESCE(k.ends_at > UTC_TIMESTAMP(6), TRUE) AS is_good
     FROM account_keys AS k
     JOIN accounts AS a ON a.id = k.account_id
     JOIN namespaces AS n ON n.id = a.namespace_id
+    LEFT JOIN account_quotas AS q ON q.account_id = a.id
     WHERE k.id = key_id;
 END;
 

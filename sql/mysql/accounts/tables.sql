@@ -58,3 +58,37 @@ CREATE TABLE IF NOT EXISTS installed_gateways (
     installed_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     installed_by VARCHAR(400) NOT NULL
 ) ENGINE = InnoDB;
+
+-- name: account_quotas
+-- How much an account may publish a second, on average over ten seconds, and how many events may wait in its namespace.
+-- NULL: no limit.
+CREATE TABLE IF NOT EXISTS account_quotas (
+    account_id VARCHAR(32) NOT NULL PRIMARY KEY,
+    max_events BIGINT,
+    max_bytes BIGINT,
+    max_waiting BIGINT,
+    -- Requests, polls and streams at a time, of one process of a gateway: it counts them, the database does not.
+    max_requests INT,
+    set_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    set_by VARCHAR(400) NOT NULL
+) ENGINE = InnoDB;
+
+-- name: account_published
+-- What each session has published for accounts with a quota, by the second. A session writes its own rows only, so it
+-- waits for nobody, and rows of a past second are neither changed nor read again: a long snapshot makes nothing slower.
+CREATE TABLE IF NOT EXISTS account_published (
+    account_id VARCHAR(32) NOT NULL,
+    second BIGINT NOT NULL,
+    session BIGINT NOT NULL,
+    events BIGINT NOT NULL,
+    bytes BIGINT NOT NULL,
+    PRIMARY KEY (account_id, second, session)
+) ENGINE = InnoDB;
+
+-- name: account_waiting
+-- Accounts in whose namespaces more events wait than their quota allows, as measured last.
+CREATE TABLE IF NOT EXISTS account_waiting (
+    account_id VARCHAR(32) NOT NULL PRIMARY KEY,
+    events BIGINT NOT NULL,
+    measured_at DATETIME(6) NOT NULL
+) ENGINE = InnoDB;

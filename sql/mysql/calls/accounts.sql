@@ -36,6 +36,21 @@ CALL penstock.grant_account(%(account)s, %(namespace)s, %(verb)s)
 -- Takes a right of an account back. Returns whether it existed.
 CALL penstock.revoke_account(%(account)s, %(namespace)s, %(verb)s, %(unrestrict)s)
 
+-- name: set_account_quota
+-- How much an account may publish.
+CALL penstock.set_account_quota(
+    %(account)s, %(max_events)s, %(max_bytes)s, %(max_waiting)s, %(max_requests)s
+)
+
+-- name: account_quota
+-- The quota of an account, and what it has used.
+-- reads only
+CALL penstock.account_quota(%(account)s)
+
+-- name: measure_accounts
+-- Measures what waits for accounts with a quota. Returns how many are at their limit.
+CALL penstock.measure_accounts()
+
 -- name: audit_of
 -- What was done to accounts, the newest first.
 -- reads only

@@ -13,8 +13,9 @@ BEGIN
     SELECT f.name AS `function`, JSON_ARRAYAGG(g.role) AS roles
     FROM (
         SELECT 'accounts' AS role, '
-            create_account delete_account list_accounts grant_account revoke_account audit_of create_key revoke_key
-            keys_of list_namespaces namespace_exists current_history applied_migrations' AS functions
+            create_account delete_account list_accounts grant_account revoke_account set_account_quota account_quota
+            audit_of create_key revoke_key keys_of list_namespaces namespace_exists current_history
+            applied_migrations' AS functions
         UNION ALL SELECT 'gateway', '
             act_as check_gateway find_key note_uses publish publish_text publish_json publish_batch publish_packed
             topic_lookup create_namespace create_topic ensure_topic rename_topic delete_topic describe_topic
@@ -92,8 +93,8 @@ BEGIN
             list_bookmarks
             bookmark_positions list_skips list_removals expire_dead_letters remove_leftovers ensure_slices
             slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting settings_of
-            set_backpressure measure_pressure turn_dedup reconcile report_positions restore_status histories_of
-            snapshot_holders sequencer_state storage_shortage broken_slices untold_identity
+            set_backpressure measure_pressure measure_accounts turn_dedup reconcile report_positions restore_status
+            histories_of snapshot_holders sequencer_state storage_shortage broken_slices untold_identity
             published_unkeyed function_roles role_members refresh_roles
             lift_limit grown_since nothing_waits low_sequences note_slice_rates missing_slices sparse_slices
             settle_blocks raise_event_ids mergeable_partitions
@@ -112,8 +113,8 @@ BEGIN
             queue_pointers describe_queue configure_queue label_queue labels_of_queue
             purge set_dead_letters_to move_letters copies_of_erasure
             forget_letter_copies set_schema schemas_of delete_schema
-            create_account delete_account list_accounts grant_account revoke_account audit_of create_key revoke_key
-            keys_of record_gateway forget_gateway'
+            create_account delete_account list_accounts grant_account revoke_account set_account_quota account_quota
+            audit_of create_key revoke_key keys_of record_gateway forget_gateway'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

@@ -1,7 +1,8 @@
 -- name: publish_batch
 -- Publishes many events, a JSON array of objects named as the arguments of publish, with the payload in base64, in
 -- array order. Returns how many, and the duplicates: their places (from 0) and the ids of the earlier events. If one
--- event is wrong, none is published, and the error names its place. Raises PS002, PS004, PS005, PS006, PS018, PS022.
+-- event is wrong, none is published, and the error names its place. Raises PS002, PS004, PS005, PS006, PS018, PS022,
+-- PS052.
 CREATE PROCEDURE publish_batch(events JSON, strict BOOLEAN)
 BEGIN
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();

@@ -12,7 +12,7 @@ BEGIN
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     DECLARE all_events INT DEFAULT LENGTH(heads) DIV 90;
     DECLARE facts, blocks LONGBLOB;
-    DECLARE turn, published BIGINT;
+    DECLARE turn, published, bytes BIGINT;
     {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
     CALL begin_call('publish_packed()');
     CALL look_at_packed(addresses, facts);
@@ -58,6 +58,9 @@ BEGIN
         IF NOT COALESCE(published = all_events, FALSE) THEN
             ROLLBACK TO SAVEPOINT penstock_call;
             SET published = NULL;
+        ELSEIF acts_within_quota() THEN
+            SELECT SUM(SUBSTR(heads, 90 * l.n + 83, 8)) INTO bytes FROM numbers AS l WHERE l.n < all_events;
+            CALL charge_account(published, bytes);
         END IF;
         DO LAST_INSERT_ID(id_before);
     END IF;

@@ -1,7 +1,7 @@
 -- name: publish
 -- Publishes one event in the caller's transaction: it exists if and only if that transaction commits. Returns the
 -- event's id; for a duplicate (an event with the same dedup_key in the window), the id of the earlier event. It locks
--- neither topic nor partition. Raises PS002, PS004, PS005, PS006, PS018, PS022.
+-- neither topic nor partition. Raises PS002, PS004, PS005, PS006, PS018, PS022, PS052.
 CREATE PROCEDURE publish(
     topic VARCHAR(4000), payload LONGBLOB, `key` LONGTEXT, type LONGTEXT, content_type LONGTEXT, headers LONGTEXT,
     event_id CHAR(36), `partition` INT, not_before DATETIME(6), dedup_key LONGTEXT, strict BOOLEAN
@@ -90,6 +90,9 @@ publish: BEGIN
             id, `key`, COALESCE(type, ''), COALESCE(content_type, 'application/octet-stream'), headers, payload,
             UTC_TIMESTAMP(6), IF(not_before > UTC_TIMESTAMP(6), not_before, NULL));
         DO LAST_INSERT_ID(id_before);
+        IF acts_within_quota() THEN
+            CALL charge_account(1, LENGTH(payload));
+        END IF;
     END IF;
     SET id = COALESCE(earlier, id);
     SELECT LOWER(INSERT(INSERT(INSERT(INSERT(HEX(id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,

@@ -50,7 +50,7 @@ END;
 -- name: publish_staged
 -- Publishes a stage of this login in the caller's transaction, chunk by chunk, and removes it. events is how many it
 -- has to have: when chunks are missing, it refuses. Returns how many were published. Each chunk goes through the
--- checks of publish_batch. Raises PS002, PS004, PS005, PS006, PS018, PS022, PS026.
+-- checks of publish_batch. Raises PS002, PS004, PS005, PS006, PS018, PS022, PS026, PS052.
 CREATE PROCEDURE publish_staged(stage CHAR(36), events BIGINT)
 BEGIN
     DECLARE at_stage BINARY(16) DEFAULT UNHEX(REPLACE(stage, '-', ''));

@@ -53,6 +53,7 @@ BEGIN
     END IF;
     UPDATE account_keys AS k SET revoked_at = clock_timestamp(), revoked_by = principal()
     WHERE k.account_id = own_id AND k.revoked_at IS NULL;
+    DELETE FROM account_quotas AS q WHERE q.account_id = own_id;
     DELETE FROM accounts AS a WHERE a.id = own_id;
     PERFORM record_audit(own_id, account, 'delete account', '');
 END

@@ -6,7 +6,11 @@ CREATE OR REPLACE FUNCTION act_as(account text, key_ids text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     -- One statement, because a gateway pays for it in each transaction. What was wrong is looked for after it.
-    PERFORM set_config('penstock.acting', a.id || acting_mark(), true)
+    PERFORM set_config(
+        'penstock.acting', a.id || CASE WHEN EXISTS (
+            SELECT FROM account_quotas AS q
+            WHERE q.account_id = a.id AND COALESCE(q.max_events, q.max_bytes, q.max_waiting) IS NOT NULL
+        ) THEN '+' ELSE '-' END || acting_mark(), true)
     FROM accounts AS a
     WHERE a.id = act_as.account AND own_gateway_problem() IS NULL AND NOT acts_for_another(a.id)
       AND cardinality(key_ids) > 0

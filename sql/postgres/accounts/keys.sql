@@ -56,21 +56,23 @@ END
 $$;
 
 -- name: find_key
--- What a gateway needs to check a caller: whose key it is, how its secret is derived, and what it is good for. No row
--- when there is no such key. is_good: it was not revoked, its time has come and is not over.
+-- What a gateway needs to check a caller: whose key it is, how its secret is derived, what it is good for, and how many
+-- requests the account may have at a time. No row when there is no such key. is_good: it was not revoked, its time has
+-- come and is not over.
 CREATE OR REPLACE FUNCTION find_key(key_id text)
 RETURNS TABLE (
     account_id text, account text, version integer, master text, levels text, queue text, starts_at timestamptz,
-    ends_at timestamptz, is_good boolean
+    ends_at timestamptz, max_requests integer, is_good boolean
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN QUERY
-    SELECT k.account_id, n.path, k.version, k.master, k.levels, k.queue, k.starts_at, k.ends_at,
+    SELECT k.account_id, n.path, k.version, k.master, k.levels, k.queue, k.starts_at, k.ends_at, q.max_requests,
            k.revoked_at IS NULL AND k.starts_at <= clock_timestamp() AND COALESCE(k.ends_at > clock_timestamp(), true)
     FROM account_keys AS k
     JOIN accounts AS a ON a.id = k.account_id
     JOIN namespaces AS n ON n.id = a.namespace_id
+    LEFT JOIN account_quotas AS q ON q.account_id = a.id
     WHERE k.id = find_key.key_id;
 END
 $$;

@@ -58,3 +58,38 @@ CREATE TABLE installed_gateways (
     installed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     installed_by text NOT NULL
 );
+
+-- name: account_quotas
+-- How much an account may publish a second, on average over ten seconds, and how many events may wait in its namespace.
+-- NULL: no limit.
+CREATE TABLE account_quotas (
+    account_id text COLLATE "C" PRIMARY KEY,
+    max_events bigint,
+    max_bytes bigint,
+    max_waiting bigint,
+    -- Requests, polls and streams at a time, of one process of a gateway: it counts them, the database does not.
+    max_requests integer,
+    set_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    set_by text NOT NULL
+);
+
+-- name: account_published
+-- What each session has published for accounts with a quota, by the second. A session writes its own rows only, so it
+-- waits for nobody, and rows of a past second are neither changed nor read again: a long snapshot makes nothing slower.
+-- After a crash it is empty.
+CREATE UNLOGGED TABLE account_published (
+    account_id text COLLATE "C" NOT NULL,
+    second bigint NOT NULL,
+    session bigint NOT NULL,
+    events bigint NOT NULL,
+    bytes bigint NOT NULL,
+    PRIMARY KEY (account_id, second, session)
+) WITH (fillfactor = 50);
+
+-- name: account_waiting
+-- Accounts in whose namespaces more events wait than their quota allows, as measured last.
+CREATE TABLE account_waiting (
+    account_id text COLLATE "C" PRIMARY KEY,
+    events bigint NOT NULL,
+    measured_at timestamptz NOT NULL
+) WITH (fillfactor = 50);

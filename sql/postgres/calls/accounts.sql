@@ -35,6 +35,21 @@ SELECT penstock.grant_account(%(account)s, %(namespace)s, %(verb)s)
 -- Takes a right of an account back. Returns whether it existed.
 SELECT penstock.revoke_account(%(account)s, %(namespace)s, %(verb)s, %(unrestrict)s)
 
+-- name: set_account_quota
+-- How much an account may publish.
+SELECT penstock.set_account_quota(
+    %(account)s, %(max_events)s::bigint, %(max_bytes)s::bigint, %(max_waiting)s::bigint, %(max_requests)s::integer
+)
+
+-- name: account_quota
+-- The quota of an account, and what it has used.
+SELECT max_events, max_bytes, max_waiting, max_requests, set_at, set_by, events, bytes, waiting
+FROM penstock.account_quota(%(account)s)
+
+-- name: measure_accounts
+-- Measures what waits for accounts with a quota. Returns how many are at their limit.
+SELECT penstock.measure_accounts()
+
 -- name: audit_of
 -- What was done to accounts, the newest first.
 SELECT at, by, account, account_id, action, detail FROM penstock.audit_of(%(account)s, %(most)s::integer)
@@ -53,7 +68,7 @@ SELECT penstock.revoke_key(%(account)s, %(key_id)s)
 
 -- name: find_key
 -- What a gateway needs to check a caller.
-SELECT account_id, account, version, master, levels, queue, starts_at, ends_at, is_good
+SELECT account_id, account, version, master, levels, queue, starts_at, ends_at, max_requests, is_good
 FROM penstock.find_key(%(key_id)s)
 
 -- name: keys_of

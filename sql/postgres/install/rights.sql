@@ -8,8 +8,9 @@ CREATE OR REPLACE FUNCTION function_roles() RETURNS TABLE (function text, roles 
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT f.name, array_agg(g.role ORDER BY g.role)
     FROM (VALUES
-        ('accounts', 'create_account delete_account list_accounts grant_account revoke_account audit_of create_key
-            revoke_key keys_of list_namespaces namespace_exists current_history applied_migrations'),
+        ('accounts', 'create_account delete_account list_accounts grant_account revoke_account set_account_quota
+            account_quota audit_of create_key revoke_key keys_of list_namespaces namespace_exists
+            current_history applied_migrations'),
         ('gateway', 'act_as check_gateway find_key note_uses publish publish_text publish_json publish_batch
             publish_columns topic_lookup wake_sequencer create_namespace create_topic ensure_topic rename_topic
             delete_topic describe_topic list_topics list_namespaces namespace_exists subscribe
@@ -84,7 +85,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             list_bookmarks
             bookmark_positions list_skips list_removals expire_dead_letters remove_leftovers
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
-            settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
+            settings_of set_backpressure measure_pressure measure_accounts turn_dedup reconcile report_positions
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices
             untold_identity published_unkeyed function_roles
             set_policy clear_policy policy_of policy_history list_policies relays_claimed_by claim_relays
@@ -103,8 +104,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             queue_pointers describe_queue configure_queue label_queue labels_of_queue
             purge set_dead_letters_to move_letters copies_of_erasure
             forget_letter_copies set_schema schemas_of delete_schema
-            create_account delete_account list_accounts grant_account revoke_account audit_of create_key revoke_key
-            keys_of record_gateway forget_gateway')
+            create_account delete_account list_accounts grant_account revoke_account set_account_quota account_quota
+            audit_of create_key revoke_key keys_of record_gateway forget_gateway')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name

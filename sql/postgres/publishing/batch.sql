@@ -1,7 +1,7 @@
 -- name: publish_batch
 -- Publishes many events in one statement, in array order. Returns how many, and the duplicates: their places (from 0)
 -- and, in the same order, the ids of the earlier events with the same dedup keys. If one event is wrong, none is
--- published, and the error names its place. Raises PS002, PS004, PS005, PS006, PS022.
+-- published, and the error names its place. Raises PS002, PS004, PS005, PS006, PS022, PS052.
 CREATE OR REPLACE FUNCTION publish_batch(
     topics text[], payloads bytea[], keys text[], types text[], content_types text[],
     headers text[], event_ids uuid[], partitions integer[], not_befores timestamptz[] DEFAULT NULL,
@@ -66,6 +66,9 @@ BEGIN
     IF published + cardinality(duplicates) < cardinality(publish_batch.topics) THEN
         PERFORM require_events(publish_batch.topics, payloads, keys, types, content_types, publish_batch.headers,
                                publish_batch.partitions, not_befores, dedup_keys, true);
+    END IF;
+    IF acts_within_quota() THEN
+        PERFORM charge_account(published, (SELECT sum(octet_length(p)) FROM unnest(payloads) AS p));
     END IF;
 END
 $$;

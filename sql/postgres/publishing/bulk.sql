@@ -66,6 +66,10 @@ BEGIN
     IF published < copied THEN
         PERFORM require_bulk(addresses);
     END IF;
+    IF acts_within_quota() THEN
+        PERFORM charge_account(
+            published, (SELECT sum(octet_length(b.payload)) FROM pg_temp.penstock_bulk AS b));
+    END IF;
     TRUNCATE pg_temp.penstock_bulk;
     RETURN published;
 END

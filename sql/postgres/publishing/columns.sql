@@ -4,7 +4,7 @@
 -- Publishes plain events of one topic in array order, all or nothing, at less than publish_batch costs: nothing is
 -- joined or sorted. types and content_types may be NULL: then every event has type and content_type. Returns how
 -- many, or NULL when the topic needs publish_batch: it has a strategy of its own or a limit of back pressure, or does
--- not exist. The error names the place of the first wrong event. Raises PS002, PS004, PS005, PS006.
+-- not exist. The error names the place of the first wrong event. Raises PS002, PS004, PS005, PS006, PS052.
 CREATE OR REPLACE FUNCTION publish_columns(
     topic text, type text, content_type text, payloads bytea[], keys text[] DEFAULT NULL, types text[] DEFAULT NULL,
     content_types text[] DEFAULT NULL, headers text[] DEFAULT NULL, event_ids uuid[] DEFAULT NULL,
@@ -54,6 +54,9 @@ BEGIN
             COALESCE(content_types, array_fill(publish_columns.content_type, ARRAY[events_given])),
             publish_columns.headers, publish_columns.partitions, NULL, NULL, true);
         PERFORM refuse('PS006', 'the topic was changed while the batch was published', 'Publish it again.');
+    END IF;
+    IF acts_within_quota() THEN
+        PERFORM charge_account(published, (SELECT sum(octet_length(p)) FROM unnest(payloads) AS p));
     END IF;
     RETURN published;
 END

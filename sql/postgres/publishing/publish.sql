@@ -2,7 +2,7 @@
 -- Publishes one event in the caller's transaction: it exists if and only if that transaction commits. Returns the
 -- event's id; for a duplicate (an event with the same dedup_key in the window), the id of the earlier event. With
 -- not_before, readers get the event at that time or later. With strict, events of one key are ordered by their
--- commits. It locks neither topic nor partition. Raises PS002, PS004, PS005, PS006, PS022.
+-- commits. It locks neither topic nor partition. Raises PS002, PS004, PS005, PS006, PS022, PS052.
 CREATE OR REPLACE FUNCTION publish(
     topic text,
     payload bytea,
@@ -56,6 +56,8 @@ BEGIN
             ARRAY[publish.topic], ARRAY[publish.payload], ARRAY[publish.key], ARRAY[publish.type],
             ARRAY[publish.content_type], ARRAY[publish.headers::text], ARRAY[publish.event_id],
             ARRAY[publish.partition], ARRAY[publish.not_before], ARRAY[publish.dedup_key], publish.strict) AS b;
+    ELSIF acts_within_quota() THEN
+        PERFORM charge_account(1, octet_length(publish.payload));
     END IF;
 END
 $$;

@@ -85,7 +85,7 @@ $$;
 -- name: publish_staged
 -- Publishes a stage of this login in the caller's transaction, chunk by chunk, and removes it. events is how many it
 -- has to have: when chunks are missing, it refuses. Returns how many were published. Each chunk goes through the
--- checks of publish_batch. Raises PS002, PS004, PS005, PS006, PS022, PS026.
+-- checks of publish_batch. Raises PS002, PS004, PS005, PS006, PS022, PS026, PS052.
 CREATE OR REPLACE FUNCTION publish_staged(stage uuid, events bigint) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

@@ -265,7 +265,7 @@ def test_a_setting_that_is_not_from_act_as_is_refused(
         with pytest.raises(ActsForNobody):
             _reads(own)
         assert how
-    pg.without_guard("acting_account", " OR substr(acting, 33) <> acting_mark()", "")
+    pg.without_guard("acting_account", " OR substr(acting, 34) <> acting_mark()", "")
     for how, own in _forged(tenants, carrier, shop):
         assert _reads(own) == [b"shop/orders"], how
 
@@ -280,7 +280,7 @@ def test_a_login_that_is_no_gateway_s_cannot_set_it(
         with as_login(tenants, login) as own, open_transaction(own):
             database.execute(
                 own,
-                "SELECT set_config('penstock.acting', %(id)s || ' ' || extract(epoch FROM"
+                "SELECT set_config('penstock.acting', %(id)s || '- ' || extract(epoch FROM"
                 " transaction_timestamp()) || ' penstock', true)",
                 {"id": shop.account_id},
             )
@@ -401,7 +401,7 @@ def test_a_variable_that_a_login_sets_itself_is_refused(mysql_db: MySQLDatabase)
         tenants.install()
         shop = account(tenants.owner, "shop")
         login = tenants.login("consumer")
-        for value in (f"{shop.account_id} penstock", "", "x"):
+        for value in (f"{shop.account_id}- penstock", "", "x"):
             with as_login(tenants, login) as own, open_transaction(own):
                 database.execute(own, "SET @penstock_acting = %(v)s", {"v": value})
                 database.execute(own, "SAVEPOINT penstock_account")

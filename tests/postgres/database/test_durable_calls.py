@@ -58,6 +58,7 @@ LEFT_TO_THE_CALLER = {
     "sweep": "gives nothing out: who takes a lease over commits durably, and all before it",
     "report_error": "a text for operators",
     "measure_pressure": "measured anew each second",
+    "measure_accounts": "as measure_pressure",
     "turn_dedup": "done again by the next upkeep",
     "ensure_slices": "as turn_dedup",
     "condemn_slices": "noted again; a drop waits for the disk by itself",

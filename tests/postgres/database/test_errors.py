@@ -53,6 +53,7 @@ EXPECTED = {
     "PS044": "StaleReceipt",
     "PS050": "AccountNotFound",
     "PS051": "ActsForNobody",
+    "PS052": "QuotaExceeded",
 }
 
 

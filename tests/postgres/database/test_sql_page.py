@@ -141,5 +141,5 @@ def test_the_error_codes_are_those_of_the_bodies(connection: Connection) -> None
     """Also through the functions that a function calls, but not through a hint's words."""
     found = sql_page.functions(connection)
     assert {"PS013", "PS014"} == found["heartbeat"].codes
-    assert {"PS002", "PS004", "PS005", "PS006", "PS022"} == found["publish"].codes
+    assert {"PS002", "PS004", "PS005", "PS006", "PS022", "PS052"} == found["publish"].codes
     assert found["list_topics"].codes == frozenset()

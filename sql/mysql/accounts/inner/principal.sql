@@ -22,7 +22,7 @@ gate: BEGIN
         DECLARE CONTINUE HANDLER FOR 1305 SET is_bound = FALSE;
         RELEASE SAVEPOINT penstock_account;
     END;
-    SET is_bound = COALESCE(is_bound AND is_gateway AND SUBSTR(@penstock_acting, 33) = CONCAT(' ', DATABASE()), FALSE);
+    SET is_bound = COALESCE(is_bound AND is_gateway AND SUBSTR(@penstock_acting, 34) = CONCAT(' ', DATABASE()), FALSE);
     IF is_bound THEN
         SAVEPOINT penstock_account;
     END IF;

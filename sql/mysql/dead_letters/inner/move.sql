@@ -68,6 +68,9 @@ BEGIN
     SELECT row_id, place, new_id, w.`key`, w.type, w.content_type, w.headers, COALESCE(w.body, w.payload),
            UTC_TIMESTAMP(6)
     FROM queue_waiting AS w WHERE w.id = waiting;
+    IF acts_within_quota() THEN
+        CALL charge_account(1, payload_bytes);
+    END IF;
     INSERT INTO letter_copies (
         copy_id, topic_id, subscription_id, letter_id, partition_id, sequence, history, event_id, `key`,
         copy_partition_id, row_id)

@@ -154,7 +154,7 @@ CREATE PROCEDURE insert_batch(events JSON, strict BOOLEAN, OUT published BIGINT,
 BEGIN
     DECLARE limited, hidden JSON;
     DECLARE all_events INT DEFAULT JSON_LENGTH(events);
-    DECLARE turn BIGINT;
+    DECLARE turn, bytes BIGINT;
     DECLARE longest_delay DOUBLE;
     DECLARE blocks, partition_ids LONGBLOB;
     SET duplicates = JSON_OBJECT();
@@ -188,6 +188,11 @@ BEGIN
     SET published = ROW_COUNT();
     IF NOT COALESCE(published + JSON_LENGTH(duplicates) = all_events, FALSE) THEN
         CALL refuse('PS019', CONCAT('of the batch of ', COALESCE(all_events, 'NULL'), ' events, not all were written'));
+    END IF;
+    IF acts_within_quota() THEN
+        SELECT SUM(LENGTH(FROM_BASE64(i.payload))) INTO bytes
+        FROM JSON_TABLE(events, '$[*]' COLUMNS (payload LONGTEXT PATH '$.payload')) AS i;
+        CALL charge_account(published, bytes);
     END IF;
 END;
 

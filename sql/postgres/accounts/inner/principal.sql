@@ -20,7 +20,7 @@ DECLARE
 BEGIN
     IF acting = '' AND NOT is_gateway THEN
         RETURN NULL;
-    ELSIF NOT is_gateway OR substr(acting, 33) <> acting_mark() THEN
+    ELSIF NOT is_gateway OR substr(acting, 34) <> acting_mark() THEN
         PERFORM refuse('PS051', format('login "%s" acts for no account in this transaction', session_user),
                        'A gateway begins each transaction with act_as(); other logins leave penstock.acting alone.');
     END IF;
@@ -103,7 +103,7 @@ $$;
 -- Whether this transaction acts for another account already.
 CREATE OR REPLACE FUNCTION acts_for_another(account text) RETURNS boolean
 LANGUAGE sql STABLE AS $$
-    SELECT COALESCE(substr(current_setting('penstock.acting', true), 33) = acting_mark()
+    SELECT COALESCE(substr(current_setting('penstock.acting', true), 34) = acting_mark()
                     AND left(current_setting('penstock.acting', true), 32) <> account, false)
 $$;
 
