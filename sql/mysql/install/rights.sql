@@ -35,6 +35,7 @@ BEGIN
             subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek resolve_block subscription_lag take_overs rejected_commits
             open_block open_cold_block read_block dead_letters_between missing_events passed_places
+            set_relay_group delete_relay_group list_relay_groups relay_group_lag
             note_places note_breaker relay_status relay_failure dead_letter leave_out stay_put
             dead_letters_of installation_id
             report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
@@ -63,7 +64,7 @@ BEGIN
             restore_status low_sequences policy_of policy_history list_policies relays_claimed_by list_subscriptions
             describe_subscription subscription_consumers unleased_cursors leased_cursors subscription_statistics
             dead_letter_counts list_backfills backfill_ranges rehydrated_of list_erasures reissued_of erased_of
-            target_speeds relay_status'
+            target_speeds relay_status list_relay_groups relay_group_lag'
         UNION ALL SELECT 'installer', '
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of
             record_gateway forget_gateway
@@ -81,6 +82,7 @@ BEGIN
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek resolve_block subscription_lag take_overs
             rejected_commits open_block open_cold_block read_block dead_letters_between missing_events passed_places
+            set_relay_group delete_relay_group list_relay_groups relay_group_lag
             note_places note_breaker relay_status relay_failure leave_out stay_put
             dead_letter
             dead_letters_of sweep seal log_epochs_of changed_hours log_epochs_between unsealed_logs lost_copies

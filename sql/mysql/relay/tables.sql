@@ -102,3 +102,49 @@ CREATE TABLE IF NOT EXISTS relay_breakers (
     PRIMARY KEY (subscription_id, consumer),
     CONSTRAINT relay_breakers_state CHECK (state IN ('open', 'half-open'))
 ) ENGINE = InnoDB;
+
+-- name: relay_groups
+-- A relay with several sinks. Each sink is a subscription of its own, named RELAY.SINK. The relay stands, in each
+-- partition, where at least ack_quorum of them have passed.
+CREATE TABLE IF NOT EXISTS relay_groups (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    name VARCHAR(500) NOT NULL,
+    name_hash BINARY(32) GENERATED ALWAYS AS (UNHEX(SHA2(name, 256))) STORED,
+    ack_quorum INT NOT NULL,
+    -- Whether retention waits for all sinks, or goes by the relay: then late ones read the archive.
+    retain_for VARCHAR(10) NOT NULL DEFAULT 'all',
+    created_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    UNIQUE KEY relay_groups_name (name_hash),
+    CONSTRAINT relay_groups_quorum CHECK (ack_quorum > 0),
+    CONSTRAINT relay_groups_retain_for CHECK (retain_for IN ('all', 'quorum'))
+) ENGINE = InnoDB;
+
+-- name: relay_members
+-- The sinks of a relay with several.
+CREATE TABLE IF NOT EXISTS relay_members (
+    subscription_id BIGINT NOT NULL PRIMARY KEY,
+    group_id BIGINT NOT NULL,
+    sink VARCHAR(63) NOT NULL,
+    UNIQUE KEY relay_members_sink (group_id, sink)
+) ENGINE = InnoDB;
+
+-- name: relay_marks
+-- What of a partition a sink of a relay with several has passed: everything after started and up to its position, or up
+-- to passed, where it stood before a person moved it back. What it never got does not count, so a sink that begins in
+-- the middle counts from there on.
+CREATE TABLE IF NOT EXISTS relay_marks (
+    subscription_id BIGINT NOT NULL,
+    partition_id BIGINT NOT NULL,
+    started BIGINT NOT NULL,
+    passed BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (subscription_id, partition_id)
+) ENGINE = InnoDB;
+
+-- name: relay_floors
+-- Where a relay with several sinks stood when its sinks or its quorum were changed. It never stands before that.
+CREATE TABLE IF NOT EXISTS relay_floors (
+    group_id BIGINT NOT NULL,
+    partition_id BIGINT NOT NULL,
+    position BIGINT NOT NULL,
+    PRIMARY KEY (partition_id, group_id)
+) ENGINE = InnoDB;

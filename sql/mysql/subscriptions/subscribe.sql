@@ -4,56 +4,12 @@
 -- PS006, PS007, PS012, PS013, PS016, PS018, PS019, PS021, PS029, PS030, PS031, PS033, PS042.
 CREATE PROCEDURE subscribe(subscription LONGTEXT, topics JSON, start LONGTEXT, mode LONGTEXT)
 BEGIN
-    DECLARE owner_id, source_id BIGINT;
-    DECLARE added, known, taken INT DEFAULT 0;
-    DECLARE done BOOLEAN DEFAULT FALSE;
-    DECLARE given CURSOR FOR
-        SELECT DISTINCT t.id
-        FROM JSON_TABLE(topics, '$[*]' COLUMNS (address VARCHAR(4000) PATH '$')) AS g
-        JOIN topics AS t ON t.address_hash = UNHEX(SHA2(g.address, 256))
-        ORDER BY t.id;
-    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    DECLARE owner_id BIGINT;
+    DECLARE added INT;
     {{on error: CALL undo_call()}}
     CALL begin_call('subscribe()');
     CALL require_read_committed('subscribe()');
-    CALL require_name(REPLACE(subscription, '/', '.'), 'subscription');
-    IF COALESCE(JSON_LENGTH(topics), 0) = 0 THEN
-        CALL refuse('PS006', 'the subscription names no topic');
-    END IF;
-    SET taken = NOT may_name(subscription);
-    IF taken > 0 THEN
-        CALL refuse('PS007', CONCAT('the subscription "', LEFT(subscription, 80), '" is or would be another''s'));
-    END IF;
-    -- Checked before the row is locked, because it may be another tenant's.
-    SELECT COUNT(s.id) INTO taken
-    FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND reads_hidden(s.id);
-    IF taken > 0 THEN
-        CALL refuse('PS007', CONCAT('there is already a subscription "', LEFT(subscription, 80), '"'));
-    END IF;
-    -- Locked before the subscription, as in every call that locks both.
-    CALL lock_topics(topics, 'consume');
-    INSERT INTO subscriptions (name) VALUES (subscription)
-    ON DUPLICATE KEY UPDATE max_consumers = subscriptions.max_consumers;
-    CALL lock_subscription(subscription, owner_id);
-    CALL begin_queue(owner_id, mode);
-    OPEN given;
-    topic: LOOP
-        FETCH given INTO source_id;
-        IF done THEN
-            LEAVE topic;
-        END IF;
-        SELECT COUNT(*) INTO known
-        FROM subscription_topics AS t WHERE t.subscription_id = owner_id AND t.topic_id = source_id;
-        IF known = 0 THEN
-            CALL add_topic(owner_id, source_id, start);
-            SET added = added + 1;
-        END IF;
-    END LOOP;
-    CLOSE given;
-    IF added > 0 THEN
-        CALL refuse_circle(owner_id);
-        CALL refresh_policy(owner_id);
-    END IF;
+    CALL make_subscription(subscription, topics, start, mode, owner_id, added);
     SELECT added;
     CALL end_call();
 END;
@@ -89,13 +45,16 @@ END;
 -- name: unsubscribe
 -- Removes a subscription with its leases and dead letters. From then on it keeps no event from being removed, and its
 -- name can be used again. Of many dead letters, or of a large queue, remove_leftovers deletes the rest. The rows in the
--- ledger of positions stay, without effect, until the ledger is trimmed. Raises PS013.
+-- ledger of positions stay, without effect, until the ledger is trimmed. One of the sinks of a relay goes
+-- only if the others can reach its quorum. Raises PS006, PS013, PS018.
 CREATE PROCEDURE unsubscribe(subscription LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE gone INT;
     {{on error: CALL undo_call()}}
     CALL begin_call('unsubscribe()');
+    CALL require_subscription(subscription, owner_id);
+    CALL leave_relay_group(owner_id);
     -- First the row that every check-in locks first: any other order deadlocks with them.
     CALL lock_subscription(subscription, owner_id);
     DELETE c FROM consumers AS c WHERE c.subscription_id = owner_id;

@@ -30,6 +30,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             release leave
             held_leases position seek resolve_block subscription_lag take_overs rejected_commits
             open_block open_cold_block read_block dead_letters_between missing_events passed_places
+            set_relay_group delete_relay_group list_relay_groups relay_group_lag
             note_places note_breaker relay_status relay_failure dead_letter leave_out stay_put
             dead_letters_of installation_id
             report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
@@ -57,7 +58,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts list_skips list_removals list_backfills backfill_ranges
             rehydrated_of list_erasures reissued_of erased_of target_speeds
-            relay_status'),
+            relay_status list_relay_groups relay_group_lag'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of record_gateway
             forget_gateway ensure_slices
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices close_slice
@@ -72,6 +73,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases
             position seek resolve_block subscription_lag take_overs
             rejected_commits open_block open_cold_block read_block dead_letters_between missing_events passed_places
+            set_relay_group delete_relay_group list_relay_groups relay_group_lag
             note_places note_breaker relay_status relay_failure leave_out stay_put
             dead_letter
             dead_letters_of sweep seal log_epochs_of changed_hours log_epochs_between unsealed_logs lost_copies

@@ -92,3 +92,45 @@ CREATE TABLE relay_breakers (
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (subscription_id, consumer)
 );
+
+-- name: relay_groups
+-- A relay with several sinks. Each sink is a subscription of its own, named RELAY.SINK. The relay stands, in each
+-- partition, where at least ack_quorum of them have passed.
+CREATE TABLE relay_groups (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text COLLATE "C" NOT NULL UNIQUE,
+    ack_quorum integer NOT NULL CHECK (ack_quorum > 0),
+    -- Whether retention waits for all sinks, or goes by the relay: then late ones read the archive.
+    retain_for text NOT NULL DEFAULT 'all' CHECK (retain_for IN ('all', 'quorum')),
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- name: relay_members
+-- The sinks of a relay with several.
+CREATE TABLE relay_members (
+    subscription_id bigint PRIMARY KEY,
+    group_id bigint NOT NULL,
+    sink text COLLATE "C" NOT NULL,
+    UNIQUE (group_id, sink)
+);
+
+-- name: relay_marks
+-- What of a partition a sink of a relay with several has passed: everything after started and up to its position, or up
+-- to passed, where it stood before a person moved it back. What it never got does not count, so a sink that begins in
+-- the middle counts from there on.
+CREATE TABLE relay_marks (
+    subscription_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    started bigint NOT NULL,
+    passed bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (subscription_id, partition_id)
+);
+
+-- name: relay_floors
+-- Where a relay with several sinks stood when its sinks or its quorum were changed. It never stands before that.
+CREATE TABLE relay_floors (
+    group_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    position bigint NOT NULL,
+    PRIMARY KEY (partition_id, group_id)
+);

@@ -47,6 +47,7 @@ BEGIN
         PERFORM require_start_of_queue(owner_id, source_id);
     END LOOP;
     IF added > 0 THEN
+        PERFORM require_no_relay_member(owner_id);
         PERFORM refuse_circle(owner_id);
         PERFORM refresh_policy(owner_id);
     END IF;
@@ -80,13 +81,15 @@ $$;
 -- name: unsubscribe
 -- Removes a subscription with its leases and dead letters. From then on it keeps no event from being removed, and its
 -- name can be used again. Of many dead letters, or of a large queue, remove_leftovers deletes the rest. The rows in the
--- ledger of positions stay, without effect, until the ledger is trimmed. Raises PS013.
+-- ledger of positions stay, without effect, until the ledger is trimmed. One of the sinks of a relay goes
+-- only if the others can reach its quorum. Raises PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION unsubscribe(subscription text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint := (require_subscription(subscription)).id;
 BEGIN
     PERFORM commit_durably();
+    PERFORM leave_relay_group(owner_id);
     -- First the row that every check-in locks first: any other order deadlocks with them.
     PERFORM FROM subscriptions AS s WHERE s.id = owner_id FOR UPDATE;
     DELETE FROM consumers AS c WHERE c.subscription_id = owner_id;

@@ -34,7 +34,8 @@ END;
 -- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. Those
 -- whose policy lets nothing wait that was sealed so many seconds ago (NULL: at any time) are left out, and those that
 -- read the archive. Any other one that stands below the low sequence counts: it gets an error, and it must not miss
--- more than was recorded. With NULL nobody is left out.
+-- more than was recorded. With NULL nobody is left out. The sinks of a relay that retains for its quorum stand where it
+-- stands.
 CREATE PROCEDURE lowest_position(part_id BIGINT, age DOUBLE, OUT subscription VARCHAR(500), OUT position BIGINT)
 READS SQL DATA
 BEGIN
@@ -42,7 +43,7 @@ BEGIN
     SET subscription = NULL, position = NULL;
     SELECT n.name, n.position INTO subscription, position
     FROM (
-        SELECT s.id, s.name, current_position(s.id, part_id) AS position
+        SELECT s.id, s.name, retained_for(s.id, part_id) AS position
         FROM partitions AS p
         JOIN subscription_topics AS t ON t.topic_id = p.topic_id
         JOIN subscriptions AS s ON s.id = t.subscription_id
@@ -205,7 +206,7 @@ BEGIN
         WHERE p.id = part_id
         LIMIT 1000000  -- Keeps it from being merged into the query.
     ) AS n
-    WHERE n.position < last AND NOT can_read_archive(n.id, part_id);
+    WHERE n.position < last AND NOT can_read_archive(n.id, part_id) AND is_retained_for_quorum(n.id, part_id) IS NULL;
 END;
 
 -- name: record_passed

@@ -24,6 +24,7 @@ BEGIN
         CALL bring_back(owner_id, part_id, opened);
     END LOOP;
     CLOSE leased;
+    CALL cut_relays_back();
     CALL mark_lost_bookmarks(opened);
     DELETE FROM stops;
 END;

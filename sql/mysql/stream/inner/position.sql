@@ -39,6 +39,7 @@ BEGIN
     VALUES (owner_id, source_id, wanted, held_epoch + 1, 'seek');
     CALL send_after(owner_id, source_id, wanted);
     IF wanted < stood_at THEN
+        CALL keep_passed(owner_id, source_id, stood_at);
         CALL end_block(owner_id, source_id, wanted + 1);
     END IF;
     -- A position that moves back gives its events new attempts.

@@ -119,3 +119,60 @@ BEGIN
     END LOOP;
     CLOSE sources;
 END;
+
+-- name: make_subscription
+-- What subscribe does: how many topics are new for the subscription.
+CREATE PROCEDURE make_subscription(
+    subscription LONGTEXT, topics JSON, start LONGTEXT, mode LONGTEXT, OUT owner_id BIGINT, OUT added INT
+)
+BEGIN
+    DECLARE source_id BIGINT;
+    DECLARE known, taken INT DEFAULT 0;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE given CURSOR FOR
+        SELECT DISTINCT t.id
+        FROM JSON_TABLE(topics, '$[*]' COLUMNS (address VARCHAR(4000) PATH '$')) AS g
+        JOIN topics AS t ON t.address_hash = UNHEX(SHA2(g.address, 256))
+        ORDER BY t.id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    SET added = 0;
+    CALL require_name(REPLACE(subscription, '/', '.'), 'subscription');
+    IF COALESCE(JSON_LENGTH(topics), 0) = 0 THEN
+        CALL refuse('PS006', 'the subscription names no topic');
+    END IF;
+    SET taken = NOT may_name(subscription);
+    IF taken > 0 THEN
+        CALL refuse('PS007', CONCAT('the subscription "', LEFT(subscription, 80), '" is or would be another''s'));
+    END IF;
+    -- Checked before the row is locked, because it may be another tenant's.
+    SELECT COUNT(s.id) INTO taken
+    FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND reads_hidden(s.id);
+    IF taken > 0 THEN
+        CALL refuse('PS007', CONCAT('there is already a subscription "', LEFT(subscription, 80), '"'));
+    END IF;
+    -- Locked before the subscription, as in every call that locks both.
+    CALL lock_topics(topics, 'consume');
+    INSERT INTO subscriptions (name) VALUES (subscription)
+    ON DUPLICATE KEY UPDATE max_consumers = subscriptions.max_consumers;
+    CALL lock_subscription(subscription, owner_id);
+    CALL begin_queue(owner_id, mode);
+    OPEN given;
+    topic: LOOP
+        FETCH given INTO source_id;
+        IF done THEN
+            LEAVE topic;
+        END IF;
+        SELECT COUNT(*) INTO known
+        FROM subscription_topics AS t WHERE t.subscription_id = owner_id AND t.topic_id = source_id;
+        IF known = 0 THEN
+            CALL add_topic(owner_id, source_id, start);
+            SET added = added + 1;
+        END IF;
+    END LOOP;
+    CLOSE given;
+    IF added > 0 THEN
+        CALL require_no_relay_member(owner_id);
+        CALL refuse_circle(owner_id);
+        CALL refresh_policy(owner_id);
+    END IF;
+END;

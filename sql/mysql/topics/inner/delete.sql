@@ -73,6 +73,13 @@ BEGIN
     FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
     STRAIGHT_JOIN attempts AS a FORCE INDEX (PRIMARY) ON a.subscription_id = r.id AND a.partition_id = p.id;
+    DELETE k
+    FROM doomed_partitions AS p
+    STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
+    STRAIGHT_JOIN relay_marks AS k FORCE INDEX (PRIMARY) ON k.subscription_id = r.id AND k.partition_id = p.id;
+    DELETE f
+    FROM doomed_partitions AS p
+    STRAIGHT_JOIN relay_floors AS f FORCE INDEX (PRIMARY) ON f.partition_id = p.id;
     DELETE o
     FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r

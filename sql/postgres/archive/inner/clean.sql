@@ -32,15 +32,15 @@ $$;
 -- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. Those
 -- whose policy lets nothing wait that was sealed at this time (NULL: of any age) are left out, and those that read the
 -- archive. Any other one that stands below the low sequence counts: it gets an error, and it must not miss more than
--- was recorded. With NULL nobody is left out.
+-- was recorded. With NULL nobody is left out. The sinks of a relay that retains for its quorum stand where it stands.
 CREATE OR REPLACE FUNCTION lowest_position(
     partition_id bigint, sealed_at timestamptz, OUT subscription text, OUT "position" bigint
 )
 LANGUAGE sql STABLE AS $$
-    SELECT s.name, stands.at
+    SELECT stands.of_name, stands.at
     FROM leases AS l
     JOIN subscriptions AS s ON s.id = l.subscription_id
-    CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS at) AS stands
+    CROSS JOIN LATERAL retained_for(l.subscription_id, l.partition_id) AS stands
     WHERE l.partition_id = lowest_position.partition_id AND (
         lowest_position.sealed_at IS NULL OR NOT reads_archive(l.subscription_id, l.partition_id) AND (
             s.max_lag_seconds = 0
@@ -140,6 +140,7 @@ LANGUAGE sql AS $$
     CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS position OFFSET 0) AS p
     WHERE l.partition_id = epoch.partition_id AND p.position < epoch.last_sequence
       AND NOT can_read_archive(l.subscription_id, l.partition_id)
+      AND NOT is_retained_for_quorum(l.subscription_id, l.partition_id)
     ON CONFLICT ON CONSTRAINT skips_pkey DO UPDATE
     SET first_sequence = EXCLUDED.first_sequence, max_lag_seconds = EXCLUDED.max_lag_seconds,
         policy_version = EXCLUDED.policy_version, run = EXCLUDED.run, skipped_at = EXCLUDED.skipped_at,

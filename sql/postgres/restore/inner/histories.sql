@@ -41,6 +41,7 @@ BEGIN
             PERFORM send_after(lease.subscription_id, lease.partition_id, high_watermark(lease.partition_id));
         END IF;
     END LOOP;
+    PERFORM cut_relays_back();
     UPDATE bookmarks AS b SET lost_in = opened
     WHERE b.lost_in IS NULL AND b.position > high_watermark(b.partition_id);
     DELETE FROM stops;

@@ -65,6 +65,7 @@ BEGIN
     VALUES (present.subscription_id, present.partition_id, wanted, present.lease_epoch + 1, 'seek');
     PERFORM send_after(present.subscription_id, present.partition_id, wanted);
     IF wanted < stood_at THEN
+        PERFORM keep_passed(present.subscription_id, present.partition_id, stood_at);
         PERFORM end_block(present.subscription_id, present.partition_id, wanted + 1);
     END IF;
     -- A position that moves back gives its events new attempts.

@@ -67,6 +67,11 @@ BEGIN
     DELETE FROM attempts AS a
     WHERE a.subscription_id = ANY (readers)
       AND a.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM relay_marks AS k
+    WHERE k.subscription_id = ANY (readers)
+      AND k.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM relay_floors AS f
+    WHERE f.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     DELETE FROM left_out AS o
     WHERE o.subscription_id = ANY (readers)
       AND o.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
