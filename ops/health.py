@@ -103,7 +103,7 @@ def _storage(connection: Any) -> Iterator[Finding]:
 
 
 def _subscriptions(lags: list[Lag], policies: Policies) -> Iterator[Finding]:
-    relays = {relay.subscription: relay for relay in policies.relays.values()}
+    relays = {relay.group or relay.subscription: relay for relay in policies.relays.values()}
     for each in lags:
         relay = relays.get(each.subscription)
         limit = policies.limits.relay_lag if relay else policies.limits.consumer_lag

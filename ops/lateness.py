@@ -15,6 +15,7 @@ from penstock.errors import (
     SubscriptionNotFound,
 )
 from penstock.subscriptions import Lag, queue
+from penstock.subscriptions.relay_groups import by_quorum
 
 #: The state of a partition of a queue, which nobody leases.
 QUEUE = "QUEUE"
@@ -23,13 +24,13 @@ WORKERS = "workers"
 
 
 def lateness(connection: Any) -> list[Lag]:
-    """The lag of every partition of every subscription.
+    """The lag of every partition of every subscription; relays of several sinks by their quorum.
 
     A queue is not late because an event waits for its retry or is in somebody's hands, though its
     position stands at that event.  It is late when events wait that were never handed out, or when
     some can be handed out again and no worker has any.
     """
-    lags = subscriptions.lag(connection)
+    lags = by_quorum(connection, subscriptions.lag(connection))
     queues = queue_names(connection)
     found = [each for each in lags if each.subscription not in queues]
     for name in sorted(queues):

@@ -27,6 +27,7 @@ from penstock.doctor.findings import shell
 from penstock.records import PartitionRange
 from penstock.subscriptions import Lag
 from penstock.subscriptions.dead_letters import counts
+from penstock.subscriptions.relay_groups import by_quorum
 from penstock.topics import names
 
 if TYPE_CHECKING:
@@ -387,11 +388,12 @@ def _schema_drift(world: World) -> Callable[[str], ProbeVerdict]:
 
 
 def _backlog_age(world: World) -> Callable[[str], ProbeVerdict]:
-    lags = subscriptions.lag(world.connection)
+    lags = by_quorum(world.connection, subscriptions.lag(world.connection))
     limit = world.policies.limits.relay_lag
 
     def tell(relay: str) -> ProbeVerdict:
-        name = world.policies.relays[relay].subscription
+        own_relay = world.policies.relays[relay]
+        name = own_relay.group or own_relay.subscription
         own = [each for each in lags if each.subscription == name]
         return _lag_verdict(own, limit) if own else NO_SUBSCRIPTION
 

@@ -15,12 +15,13 @@ from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import LEFT, MAIN, DutyOutcome
 from ops.policies.policy import FOLLOWS_ANOTHER, follows, is_subscribed
+from ops.policies.relay_groups import ensure_subscribed
 from ops.policies.settings import RelayPolicy
 from ops.sinks.address import promise_of
 from penstock import subscriptions
 from penstock.errors import SinkError
 from penstock.spark.options import DatabaseAddress
-from penstock.subscriptions import Lag, stream
+from penstock.subscriptions import Lag
 from penstock.subscriptions.dead_letters import dead_letters
 from resources.database import DatabaseResource
 from resources.sinks import SinkResource
@@ -83,7 +84,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
                 yield common.no_event()
                 return
             if common.exists(connection, relay.topic):
-                stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
+                ensure_subscribed(connection, relay, database.policies().relay_groups)
             elif is_subscribed(connection, relay):
                 context.log.warning("%s is not there: it may have another name", relay.topic)
             else:

@@ -15,6 +15,7 @@ import typer
 from ops.commands.groups import with_default
 from ops.commands.installation import Database, Installation
 from ops.commands.outcomes import show_outcomes
+from ops.commands.relay_groups import group
 from ops.commands.sessions import Engine, spark_session
 from ops.duties import verbs
 from ops.duties.engine import AUTO, SPARK, SQL, choose
@@ -69,6 +70,7 @@ relay = typer.Typer(
     help=_ABOUT,
     no_args_is_help=True,
 )
+relay.add_typer(group, name="group")
 
 
 @relay.command(_SEND, help=_ABOUT)
@@ -226,10 +228,16 @@ def _run_until_signal(worker: Relay) -> None:
 @relay.command()
 def status(subscription: str, *, database: Database = None, output: Output = Format.table) -> None:
     """Show how far a relay is behind in each partition, how fast it is, and why it stands."""
+    from ops.relay.groups import group_status
     from ops.relay.status import relay_status
+    from penstock.subscriptions.relay_groups import relay_groups
 
     with connect(Installation(database).url) as connection:
-        show(relay_status(connection, subscription), output)
+        own = relay_groups(connection).get(subscription)
+        if own is not None:
+            show(group_status(connection, own), output)
+        else:
+            show(relay_status(connection, subscription), output)
 
 
 @relay.command()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from ops.archive.placement import Placement
-from ops.policies.settings import RelayPolicy, RetentionPolicy
+from ops.policies.settings import RelayGroupPolicy, RelayPolicy, RetentionPolicy
 from ops.policies.values import at, known
 from penstock.database import address, config
 from penstock.errors import ConfigurationError
@@ -77,6 +77,32 @@ def require_own_subscriptions(relays: Iterable[RelayPolicy]) -> None:
                 f"{relay.subscription!r} both: each event would reach one of them only",
                 hint="give each relay a subscription of its own",
             )
+
+
+def require_relay_quorum(group: RelayGroupPolicy) -> None:
+    """ConfigurationError when a relay has fewer sinks than have to pass each event."""
+    if group.quorum > len(group.sinks):
+        raise ConfigurationError(
+            f"relay_groups.{group.name}.ack_quorum is {group.ack_quorum}, and there are "
+            f"{len(group.sinks)} sinks",
+            hint="write 1 to the number of sinks",
+        )
+
+
+def with_sinks(
+    alone: Mapping[str, RelayPolicy], groups: Mapping[str, RelayGroupPolicy]
+) -> dict[str, RelayPolicy]:
+    """All relays, also each sink of those with several; refuses a name that is there twice."""
+    found = dict(alone)
+    for group in groups.values():
+        for name, relay in group.relays().items():
+            if name in found:
+                raise ConfigurationError(
+                    f"relays.{name} has the name of a sink of relay_groups.{group.name}",
+                    hint="give one of them another name",
+                )
+            found[name] = relay
+    return found
 
 
 def require_apart(databases: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from ops.policies import checks, values, yaml_file
 from ops.policies.settings import (
     ArchiveSettings,
     HealthLimits,
+    RelayGroupPolicy,
     RelayPolicy,
     RetentionPolicy,
     SealPolicy,
@@ -47,7 +48,7 @@ _OF_TOPICS = ("owner", "seal", "archive", "retention")
 _OF_SUBSCRIPTIONS = tuple(table(SubscriptionSettings))
 #: What the file says of each database for itself.
 _OF_DATABASES = (
-    "topics", "relays", "limits", "global", "namespaces", "subscriptions", "canary"
+    "topics", "relays", "relay_groups", "limits", "global", "namespaces", "subscriptions", "canary"
 )  # fmt: skip
 #: A folder of this name in a target is no topic's: those have a dash.
 #: Nor has it two underscores together: they separate it from the names of its jobs and ops.
@@ -74,7 +75,9 @@ class Policies:
     #: Which file it is: the name that it gives itself, else its place.
     file: str = ""
     topics: dict[str, TopicPolicy] = field(default_factory=dict)
+    #: Also each sink of a relay with several.
     relays: dict[str, RelayPolicy] = field(default_factory=dict)
+    relay_groups: dict[str, RelayGroupPolicy] = field(default_factory=dict)
     targets: dict[str, TargetSettings] = field(default_factory=dict)
     limits: HealthLimits = field(default_factory=HealthLimits)
     #: The topic through which a test event is sent; empty: none is.
@@ -255,10 +258,13 @@ def _file_name(given: Any, path: Path) -> str:
 def _of_database(top: Mapping[str, Any], base: Policies) -> Policies:
     """What the file says for one database; ``base`` has what all databases share."""
     canary = top.get("canary") or ""
+    groups = {name: _relay_group(name, v) for name, v in entries(top, "relay_groups").items()}
+    alone = {name: _relay(name, value) for name, value in entries(top, "relays").items()}
     found = replace(
         base,
         topics={name: _topic(name, v, base.targets) for name, v in entries(top, "topics").items()},
-        relays={name: _relay(name, value) for name, value in entries(top, "relays").items()},
+        relays=checks.with_sinks(alone, groups),
+        relay_groups=groups,
         limits=read(HealthLimits, top.get("limits") or {}, "limits", **asdict(base.limits)),
         canary=topic(canary, "canary") if canary else "",
         settings=_settings(top),
@@ -376,3 +382,9 @@ def _retention(value: Any, where: str, *, is_archived: bool) -> RetentionPolicy 
 
 def _relay(name: str, value: Any) -> RelayPolicy:
     return read(RelayPolicy, value, f"relays.{name}", name=name, subscription=name)
+
+
+def _relay_group(name: str, value: Any) -> RelayGroupPolicy:
+    found = read(RelayGroupPolicy, value, f"relay_groups.{name}", name=name)
+    checks.require_relay_quorum(found)
+    return found

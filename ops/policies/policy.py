@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ops.policies import relay_groups
 from ops.policies.file import FILE, FROM_FILE, HAND, Policies
 from ops.policies.settings import RelayPolicy, RetentionPolicy
 from ops.policies.values import REFERENCE, said_size
@@ -22,6 +23,8 @@ FOLLOWS_ANOTHER = "the database follows another policy file"
 NONE = "none"
 #: What a retention policy asks for that the file has taken back: with no target nothing goes.
 _TAKEN_BACK = RetentionPolicy(minimum_age_seconds=0, copies=1)
+#: What stands before the name of a relay with several sinks.
+_GROUP = "relay group "
 #: A history in a report has so many versions, of so many policies at most.
 MOST_VERSIONS = 50
 
@@ -244,6 +247,10 @@ def newest_versions(
 
 
 def _keep(connection: Any, wanted: Policies, drift: PolicyDrift) -> None:
+    if drift.setting.startswith(_GROUP):
+        group = wanted.relay_groups[drift.setting.removeprefix(_GROUP)]
+        relay_groups.ensure_group(connection, group)
+        return
     if drift.setting != "retention":
         stream.subscribe(connection, drift.wanted, [drift.name], start="earliest")
         return
@@ -292,10 +299,15 @@ def _relays(connection: Any, wanted: Policies, claim: _OwnedChange) -> list[Poli
     if not wanted.relays:
         return []
     present = {(each.subscription, each.topic) for each in subscriptions.lag(connection)}
-    return [
+    missing = [
         PolicyDrift(relay.topic, f"relay {relay.name}", relay.subscription, NONE, claim.follows)
         for relay in wanted.relays.values()
-        if (relay.subscription, relay.topic) not in present
+        if not relay.group and (relay.subscription, relay.topic) not in present
+    ]
+    groups = relay_groups.differing(connection, wanted.relay_groups)
+    return missing + [
+        PolicyDrift(group.topic, f"{_GROUP}{group.name}", said, found or NONE, claim.follows)
+        for group, said, found in groups
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 from ops.archive.placement import COPY_SECONDS, MAX_WEIGHT, Placement
 from ops.policies import values
-from ops.policies.values import BYTES, SECONDS, TEXT, TOPIC, FileValue, count
+from ops.policies.values import BYTES, SECONDS, TEXT, TOPIC, FileValue, count, word
 from ops.seal import MAX_EVENTS
 from ops.sinks import pacing
 from ops.sinks.address import require_no_secret
@@ -181,6 +181,49 @@ class RelayPolicy:
     rules: Annotated[
         tuple[tuple[str, str], ...], FileSetting(FileValue("rules of the relay", _rules))
     ] = ()
+    #: The relay of several sinks of which it is one; empty: it stands alone.
+    group: str = ""
+
+
+def _sinks(value: Any, where: str) -> dict[str, str]:
+    given = values.entries({"sinks": value}, "sinks")
+    if not given:
+        raise ConfigurationError(f"{where} names no sink", hint="write NAME: ADDRESS for each")
+    return {name: _sink(address, f"{where}.{name}") for name, address in given.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RelayGroupPolicy:
+    """A relay with several sinks: as many of them as ``ack_quorum`` says move it."""
+
+    name: str
+    topic: Annotated[str, FileSetting(TOPIC, write="give topic and sinks")]
+    sinks: Annotated[
+        dict[str, str],
+        FileSetting(FileValue("an address for each name", _sinks), write="give topic and sinks"),
+    ]
+    #: 0: all of them.
+    ack_quorum: Annotated[int, FileSetting(count(1, 100))] = 0
+    retain_for: Annotated[str, FileSetting(word("all", "quorum"))] = "all"
+    max_attempts: Annotated[int, FileSetting(count(1, 1_000_000))] = 0
+    rules: Annotated[
+        tuple[tuple[str, str], ...], FileSetting(FileValue("rules of the relay", _rules))
+    ] = ()
+
+    @property
+    def quorum(self) -> int:
+        """How many sinks have to pass an event."""
+        return self.ack_quorum or len(self.sinks)
+
+    def relays(self) -> dict[str, RelayPolicy]:
+        """Each sink as the relay that it is."""
+        return {
+            f"{self.name}.{sink}": RelayPolicy(
+                f"{self.name}.{sink}", self.topic, f"{self.name}.{sink}", address,
+                self.max_attempts, self.rules, self.name,
+            )
+            for sink, address in self.sinks.items()
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,19 @@ def count(lowest: int, highest: int) -> FileValue:
     return FileValue(f"{lowest:,} to {highest:,}", read)
 
 
+def word(*known: str) -> FileValue:
+    """One of some words."""
+
+    def read(value: Any, where: str) -> str:
+        if value not in known:
+            raise ConfigurationError(
+                f"{where} is {value!r}", hint=f"write one of: {', '.join(known)}"
+            )
+        return str(value)
+
+    return FileValue(" or ".join(known), read)
+
+
 def _seconds(value: Any, where: str) -> int:
     """A duration: whole seconds, or ``90s``, ``15m``, ``2h``, ``7d``."""
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock import database
-from penstock.topics import validation
-from penstock.subscriptions.overview import Lag
 from penstock.log.starts import Start, start_text
+from penstock.subscriptions.overview import Lag
+from penstock.topics import validation
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,10 @@ METRICS: dict[str, About] = {
     "database_up": About("gauge", "", "1 while this program can use the database", min),
     "lag_events": About("gauge", "subscription", "Events that wait for the subscription"),
     "lag_seconds": About("gauge", "subscription", "For how long the first of them has waited"),
+    "sink_lag_events": About(
+        "gauge", "subscription", "Events that wait for one sink of a relay with several"
+    ),
+    "sink_lag_seconds": About("gauge", "subscription", "For how long the first of them has waited"),
     "leased_partitions": About("gauge", "subscription", "Partitions that some consumer holds"),
     "take_overs": About("counter", "subscription", "Leases taken over from dead consumers"),
     "rejected_commits": About(

@@ -6,12 +6,13 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock import database, log, subscriptions
 from penstock.database import pace as reconnect
 from penstock.log.sequencer_state import second_look
+from penstock.subscriptions.relay_groups import by_quorum
 from penstock.upkeep import operations, waiting
 from penstock.upkeep.metrics import Figures, labels_of
 
@@ -167,9 +168,17 @@ class Watch:
             found["rejected_commits", ""] = float(status.rejected_commits)
         for name in self._served:
             found["take_overs", name] = float(subscriptions.take_overs(connection, name))
-        for name, lags in self._by_subscription(connection).items():
+        each_lag = self._lags(connection)
+        counted = by_quorum(connection, each_lag)
+        for name, lags in _by_subscription(counted).items():
             found["lag_events", name] = float(sum(each.lag_events for each in lags))
             found["lag_seconds", name] = float(max(each.lag_seconds for each in lags))
+        alone = {each.subscription for each in counted}
+        sinks = [each for each in each_lag if each.subscription not in alone]
+        for name, lags in _by_subscription(sinks).items():
+            found["sink_lag_events", name] = float(sum(each.lag_events for each in lags))
+            found["sink_lag_seconds", name] = float(max(each.lag_seconds for each in lags))
+        for name, lags in _by_subscription(each_lag).items():
             held = [each for each in lags if each.holder is not None]
             found["leased_partitions", name] = float(len(held))
         self._figures = found | waiting.figures(connection, status, self._served_or_all())
@@ -177,16 +186,19 @@ class Watch:
     def _served_or_all(self) -> list[str] | None:
         return None if self._everything else self._served
 
-    def _by_subscription(self, connection: Any) -> dict[str, list[subscriptions.Lag]]:
+    def _lags(self, connection: Any) -> list[subscriptions.Lag]:
         if self._everything:
-            lags = subscriptions.lag(connection)
-        else:
-            lags = [lag for name in self._served for lag in subscriptions.lag(connection, name)]
-        labels = labels_of(each.subscription for each in lags)
-        found: dict[str, list[subscriptions.Lag]] = {}
-        for each in lags:
-            found.setdefault(labels[each.subscription], []).append(each)
-        return found
+            return subscriptions.lag(connection)
+        return [lag for name in self._served for lag in subscriptions.lag(connection, name)]
+
+
+def _by_subscription(lags: Iterable[subscriptions.Lag]) -> dict[str, list[subscriptions.Lag]]:
+    lags = list(lags)
+    labels = labels_of(each.subscription for each in lags)
+    found: dict[str, list[subscriptions.Lag]] = {}
+    for each in lags:
+        found.setdefault(labels[each.subscription], []).append(each)
+    return found
 
 
 def of_this_process() -> Figures:

@@ -18,6 +18,7 @@ SECTIONS = {
     "topics.NAME.archive": settings.ArchiveSettings,
     "topics.NAME.retention": settings.RetentionPolicy,
     "relays.NAME": settings.RelayPolicy,
+    "relay_groups.NAME": settings.RelayGroupPolicy,
     "subscriptions.NAME": settings.SubscriptionSettings,
     "limits": settings.HealthLimits,
 }
@@ -27,6 +28,7 @@ IN_WORDS = {
     "topics.NAME.archive.copies": "one on each target",
     "topics.NAME.archive.ack_quorum": "as many as copies",
     "relays.NAME.subscription": "the relay's name",
+    "relay_groups.NAME.ack_quorum": "all of them",
 }
 
 

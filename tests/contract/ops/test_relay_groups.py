@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ops.relay.groups import SinkResult, group_status, serve
+from ops.relay.relay import Relay
 from ops.seal import seal
+from ops.sinks.base import Channel, RelayBlock, SinkUnavailable
+from ops.sinks.jsonl import JsonlSink
 from penstock import database
 from penstock.archive.targets import Target
 from penstock.errors import AlreadyExists, InvalidArgument, SubscriptionNotFound
+from penstock.log.histories import reconcile
 from penstock.subscriptions import stream
 from penstock.subscriptions.overview import lag, skips
 from penstock.subscriptions.relay_groups import (
@@ -21,11 +29,14 @@ from penstock.subscriptions.relay_groups import (
     set_relay_group,
 )
 from penstock.topics import names
+from tests import command
 from tests.contract.databases import ContractDatabase
+from tests.contract.ops.test_relay import FAST
 from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import clean_unread
 from tests.kit.copies import copy_all, drop
 from tests.kit.log import topic
+from tests.kit.sinks import InFront
 from tests.kit.stream import STREAM, more
 
 RELAY = "everywhere"
@@ -55,6 +66,11 @@ COUNTS_TOO_EARLY: Guard = {
 ANY_REMOVAL: Guard = {
     "postgres": ("leave_relay_group", "PERFORM require_possible_quorum(own, own.ack_quorum);", ""),
     "mysql": ("leave_relay_group", "CALL require_possible_quorum(own_id, given_quorum);", ""),
+}
+#: Positions move while sinks or quorum change.
+HOLDS_NOBODY: Guard = {
+    "postgres": ("set_relay_group", "PERFORM hold_relay_members(own.id);", ""),
+    "mysql": ("set_relay_group", "CALL hold_relay_members(own_id);", ""),
 }
 #: Retention goes by the quorum also where nothing is archived.
 WITHOUT_COPIES: Guard = {
@@ -274,9 +290,7 @@ def _low(own: Any) -> int:
     return int(dict(database.call(own, "low_sequences", topic=STREAM))[0])
 
 
-def test_retention_goes_by_the_quorum_if_it_is_told_to(
-    db: ContractDatabase, tmp_path: Any
-) -> None:
+def test_retention_goes_by_the_quorum_if_it_is_told_to(db: ContractDatabase, tmp_path: Any) -> None:
     """What the quorum has passed is dropped; the late sink is not skipped, the archive has it."""
     own, target = db.connect(), Target("one", str(tmp_path / "archive"))
     _archived(own, target)
@@ -326,3 +340,139 @@ def test_retention_by_the_quorum_is_refused_without_copies(
     with pytest.raises(InvalidArgument, match="retain_for cannot be some"):
         set_relay_group(own, RELAY, [], 2, retain_for="some")
     assert relay_groups(own)[RELAY].retain_for == "all"
+
+
+class Dead(InFront):
+    """A sink that takes nothing until it is well again."""
+
+    is_dead = True
+
+    def send_block(self, channel: Channel, block: RelayBlock) -> None:
+        """Nothing, or as the sink."""
+        if self.is_dead:
+            raise SinkUnavailable("away")
+        super().send_block(channel, block)
+
+
+def _in_files(folder: Path) -> list[int]:
+    return [
+        int(json.loads(line)["sequence"])
+        for each in sorted(folder.glob("*.jsonl"))
+        for line in each.read_text("utf-8").splitlines()
+    ]
+
+
+def test_a_dead_sink_gets_everything_later_once_and_in_order(
+    db: ContractDatabase, tmp_path: Path
+) -> None:
+    """The relay goes on with the other two; what the dead one missed it gets by itself."""
+    own = db.connect()
+    _relay(own)
+    folders = {name: tmp_path / name for name in "abc"}
+    sinks: dict[str, Any] = {name: JsonlSink(str(folder)) for name, folder in folders.items()}
+    sinks["c"] = Dead(sinks["c"])
+
+    def serving(seconds: float) -> list[SinkResult]:
+        return serve(
+            {name: lambda name=name: sinks[name] for name in sinks},  # type: ignore[misc]
+            lambda name, sink: Relay(db.url, f"{RELAY}.{name}", sink, backoff=FAST),
+            threads=3,
+            max_seconds=seconds,
+        )
+
+    *well, dead = serving(1.0)
+    assert [(each.events, each.drained) for each in well] == [(10, True)] * 2
+    assert (dead.events, dead.drained, dead.last_error[-4:]) == (0, False, "away")
+    group = relay_groups(own)[RELAY]
+    assert [(each.sink, each.there, each.position) for each in group_status(own, group)] == [
+        ("", "2 of 3, quorum 2", 10), ("a", "yes", 10), ("b", "yes", 10), ("c", "no", 0),
+    ]  # fmt: skip
+    assert _at(own) == 10
+    (late,) = by_quorum(own, lag(own))
+    assert (late.subscription, late.lag_events) == (RELAY, 0)
+    more(own, start=11)
+    sinks["c"].is_dead = False
+    assert all(each.drained for each in serving(30))
+    for folder in folders.values():
+        assert _in_files(folder) == list(range(1, 21))
+    assert relay_group_lag(own, RELAY)[0].sinks_there == 3
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_commit_waits_for_a_change_of_the_quorum(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """Else the relay would be seen where the change takes it back from."""
+    own = db.connect()
+    _relay(own)
+    for sink, position in (("a", 8), ("b", 6), ("c", 3)):
+        _moves(own, sink, position)
+    if not guarded:
+        without(db, HOLDS_NOBODY)
+    changing, committing = db.connect(autocommit=False), db.connect()
+    set_relay_group(changing, RELAY, [], 3)
+    if not guarded:
+        _moves(committing, "b", 8)
+        assert _at(own) == 8
+        changing.commit()
+        assert _at(own) == 6
+        return
+    with ThreadPoolExecutor(1) as pool:
+        moving = pool.submit(_moves, committing, "b", 8)
+        db.wait_until_blocked(committing)
+        assert _at(own) == 6
+        changing.commit()
+        moving.result(30)
+    assert _at(own) == 6
+
+
+def test_a_history_takes_it_back_to_the_end_of_the_log(db: ContractDatabase) -> None:
+    """What was lost was passed in the history before."""
+    own = db.connect()
+    _relay(own)
+    _moves(own, "a", 10)
+    _moves(own, "b", 9)
+    stream.seek(own, f"{RELAY}.b", STREAM, 0, 2)
+    set_relay_group(own, RELAY, [], 2)
+    db.run("UPDATE penstock.relay_marks SET passed = 50, started = 40 WHERE passed > 0")
+    db.run("UPDATE penstock.relay_floors SET position = 60")
+    assert _at(own) == 60
+    reconcile(own, "tests")
+    assert _at(own) == 10
+
+
+def test_the_commands(
+    db: ContractDatabase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Set, list, run, status, remove and delete."""
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", db.url)
+    own = db.connect()
+    topic(own, 1, STREAM)
+    more(own)
+
+    def said(*words: str) -> str:
+        done = command.run(capsys, "relay", *words)
+        return done.out + done.err
+
+    said("group", "set", RELAY, "--sink=a", "--sink=b", "--ack-quorum=1", f"--topic={STREAM}")
+    assert "would have" in said("group", "set", RELAY, "--ack-quorum=3")
+    assert RELAY in said("group", "list")
+    assert "differ" in said("group", "run", RELAY, f"--sink=a=jsonl:{tmp_path}")
+    addresses = [f"--sink={name}=jsonl:{tmp_path / name}" for name in "ab"]
+    done = command.run(
+        capsys, "relay", "group", "run", RELAY, *addresses, "--threads=1", "--output=json"
+    )
+    assert [(each["sink"], each["events"], each["drained"]) for each in done.rows] == [
+        ("a", 10, True), ("b", 10, True),
+    ]  # fmt: skip
+    assert _in_files(tmp_path / "a") == _in_files(tmp_path / "b") == list(range(1, 11))
+    for words in (("status",), ("group", "status")):
+        shown = command.run(capsys, "relay", *words, RELAY, "--output=json").rows
+        assert [each["there"] for each in shown] == ["2 of 2, quorum 1", "yes", "yes"]
+    assert "is removed" in said("group", "remove", RELAY, "b")
+    assert "no sink 'b'" in said("group", "remove", RELAY, "b")
+    assert "stay as subscriptions" in said("group", "delete", RELAY)
+    assert "no relay" in said("group", "status", RELAY)

@@ -1,0 +1,220 @@
+"""Relays with several sinks: serve them in turn, the fastest first, and say where each stands.
+
+Each sink is a relay of its own, so a slow or dead one holds up nobody. With fewer threads than
+sinks they take turns: whose time comes first is served next. A sink's time is when it asked plus
+the moving average of its blocks, so the fastest of those that ask together is first, and a slow one
+waits at most as long as it is slower.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ops.relay.status import relay_status
+from penstock.errors import InvalidArgument, error_text, is_interruption
+from penstock.subscriptions.relay_groups import RelayGroup, relay_group_lag
+
+if TYPE_CHECKING:
+    from ops.relay.relay import Relay, RelayResult
+    from ops.sinks.base import Sink
+
+log = logging.getLogger(__name__)
+
+#: How long one sink is served before another one that waits.
+TURN_SECONDS = 2.0
+#: How long a sink that has everything is left alone.
+IDLE_SECONDS = 0.5
+#: The moving average of a sink: what it begins with, the weight of the newest, and its end.
+_FIRST, _WEIGHT, _LONGEST = 0.001, 0.2, 10.0
+
+
+class SinkTurns:
+    """Whose turn it is."""
+
+    def __init__(self, names: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._asked = dict.fromkeys(names, clock())
+        #: How long each sink takes for a block.
+        self.averages = dict.fromkeys(self._asked, _FIRST)
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def take(self) -> str | None:
+        """The sink that is served next; None when nobody asks now."""
+        now = self._clock()
+        asking = [name for name, asked in self._asked.items() if asked <= now]
+        if not asking:
+            return None
+        found = min(asking, key=lambda name: (self._asked[name] + self.averages[name], name))
+        del self._asked[found]
+        return found
+
+    def served(self, name: str, seconds: float | None) -> None:
+        """What a turn has shown: the seconds of a block; None when the sink took nothing."""
+        average = self.averages[name]
+        if seconds is None:
+            self.averages[name] = min(2 * average, _LONGEST)
+        else:
+            self.averages[name] = min((1 - _WEIGHT) * average + _WEIGHT * seconds, _LONGEST)
+
+    def ask(self, name: str, later: float = 0.0) -> None:
+        """A sink asks for its next turn, or will after some seconds."""
+        self._asked[name] = self._clock() + later
+
+
+@dataclass(frozen=True, slots=True)
+class SinkResult:
+    """What a relay has done for one of its sinks.  ``drained``: nothing is left to send to it."""
+
+    sink: str
+    events: int
+    blocks: int
+    dead_letters: int
+    failures: int
+    drained: bool
+    last_error: str
+
+
+class _Served:
+    """One sink while it is served: the relay goes on in every turn where it was."""
+
+    def __init__(self, name: str, open_sink: Callable[[], Sink], made: Callable[[Sink], Relay]):
+        self.name = name
+        self._open, self._made = open_sink, made
+        self._events = self._blocks = self._letters = self._failures = 0
+        self._drained, self._error = False, ""
+
+    def turn(self, seconds: float) -> tuple[bool, float | None]:
+        """Serve it; whether it has everything, and the seconds of a block (None: it took none)."""
+        begun, blocks, failures = time.monotonic(), self._blocks, self._failures
+        try:
+            with closing(self._open()) as sink:
+                self._note(self._made(sink).run_for(seconds))
+        except Exception as error:
+            if is_interruption(error):
+                raise
+            log.warning("the sink %s cannot be served: %s", self.name, error_text(error))
+            self._error, self._drained = error_text(error), False
+            self._failures += 1
+        taken = self._blocks - blocks
+        if taken:
+            return self._drained, (time.monotonic() - begun) / taken
+        return self._drained, None if self._failures > failures else 0.0
+
+    def _note(self, done: RelayResult) -> None:
+        self._events += done.events
+        self._blocks += done.blocks
+        self._letters += done.dead_letters
+        self._failures += done.failures
+        self._drained = done.drained
+        self._error = done.last_error or ("" if done.drained else self._error)
+
+    def result(self) -> SinkResult:
+        """What was done until now."""
+        return SinkResult(
+            self.name,
+            self._events,
+            self._blocks,
+            self._letters,
+            self._failures,
+            self._drained,
+            self._error,
+        )
+
+
+def serve(
+    sinks: Mapping[str, Callable[[], Sink]],
+    made: Callable[[str, Sink], Relay],
+    *,
+    threads: int,
+    max_seconds: float | None = None,
+    stop: threading.Event | None = None,
+) -> list[SinkResult]:
+    """Send to several sinks what is there, or, without ``max_seconds``, until ``stop`` is set.
+
+    ``made`` makes the relay of a sink.  What one raises is in its result: the others go on.
+    """
+    if threads < 1:
+        raise InvalidArgument(f"a relay cannot have {threads} threads", hint="it has at least 1")
+    stop = stop or threading.Event()
+    deadline = None if max_seconds is None else time.monotonic() + max_seconds
+    served = {
+        name: _Served(name, opened, lambda sink, name=name: made(name, sink))  # type: ignore[misc]
+        for name, opened in sinks.items()
+    }
+    turns = SinkTurns(served)
+    with ThreadPoolExecutor(threads, thread_name_prefix="relay-sink") as pool:
+        busy: dict[Future[tuple[bool, float | None]], str] = {}
+        while (turns or busy) and not stop.is_set():
+            left = TURN_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                break
+            has_room = threads >= len(turns) + len(busy) and deadline is not None
+            while len(busy) < threads and (name := turns.take()) is not None:
+                seconds = left if has_room else min(left, TURN_SECONDS)
+                busy[pool.submit(served[name].turn, seconds)] = name
+            done, _ = wait(busy, timeout=IDLE_SECONDS, return_when=FIRST_COMPLETED)
+            if not busy:
+                stop.wait(min(left, IDLE_SECONDS))
+            for each in done:
+                name = busy.pop(each)
+                drained, seconds_of_block = each.result()
+                turns.served(name, seconds_of_block)
+                if deadline is None or not drained:
+                    turns.ask(name, IDLE_SECONDS if drained else 0.0)
+    return [each.result() for each in served.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """Where a relay with several sinks, or one of them, stands in a partition.
+
+    The row of the relay itself has ``sink`` ''; ``there`` is how many sinks have passed its
+    position, and of a sink whether it has.
+    """
+
+    topic: str
+    partition: int
+    sink: str
+    there: str
+    position: int
+    lag_events: int
+    oldest_seconds: float
+    events_per_second: float
+    attempts: int
+    breaker: str
+    holder: str
+    last_error: str
+
+
+def group_status(connection: Any, group: RelayGroup) -> list[SinkStatus]:
+    """A row for each partition of a relay with several sinks, and after it one for each sink."""
+    of_sinks = {
+        (each.topic, each.partition, sink): each
+        for sink, subscription in sorted(group.sinks.items())
+        for each in relay_status(connection, subscription)
+    }
+    found = []
+    for at in relay_group_lag(connection, group.relay):
+        said = f"{at.sinks_there} of {at.sinks}, quorum {group.ack_quorum}"
+        found.append(
+            SinkStatus(at.topic, at.partition, "", said, at.position, at.lag_events,
+                       round(at.lag_seconds, 3), 0.0, 0, "", "", "")
+        )  # fmt: skip
+        for (topic, partition, sink), each in of_sinks.items():
+            if (topic, partition) == (at.topic, at.partition):
+                there = "yes" if each.position >= at.position else "no"
+                found.append(
+                    SinkStatus(topic, partition, sink, there, each.position, each.lag_events,
+                               each.oldest_seconds, each.events_per_second, each.attempts,
+                               each.breaker, each.holder, each.last_error)
+                )  # fmt: skip
+    return found
