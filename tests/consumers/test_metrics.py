@@ -55,8 +55,8 @@ def exported(text: str) -> Described:
 
 
 def of_queues() -> Described:
-    """What is exported of a queue and a gateway, which no daemon here serves; by the same code."""
-    names = [name for name in METRICS if name.startswith(("queue_", "gateway_"))]
+    """What is exported of what no daemon here serves, such as queues; by the same code."""
+    names = [name for name in METRICS if name.startswith(("queue_", "gateway_", "sink_"))]
     return exported(exposition({(name, "mails"): 1.0 for name in names}).decode())
 
 

@@ -1,9 +1,9 @@
 -- name: set_relay_group
 -- Creates a relay with several sinks, or adds sinks to one, and sets how many of them have to pass an event before the
--- relay has passed it. Each sink is a subscription RELAY.SINK, which begins at start (see subscribe); one that exists is
--- taken as it stands. Sinks that are not named stay. topics: those of the relay, which stay; NULL for one that exists.
--- retain_for: all or quorum; quorum needs verified copies of each topic. Returns how many sinks were new. Raises PS002,
--- PS006, PS007, PS013, PS018 and what subscribe raises.
+-- relay has passed it. Each sink is a subscription RELAY.SINK, which begins at start (see subscribe); one that is there
+-- already is taken as it stands. Sinks that are not named stay. topics: those of the relay, which stay; NULL for one
+-- that exists. retain_for: all or quorum; quorum needs verified copies of each topic. Returns how many sinks were new.
+-- Raises PS002, PS006, PS007, PS013, PS018 and what subscribe raises.
 CREATE PROCEDURE set_relay_group(
     relay LONGTEXT, topics JSON, sinks JSON, given_quorum INT, given_retain LONGTEXT, start LONGTEXT
 )

@@ -1,9 +1,9 @@
 -- name: set_relay_group
 -- Creates a relay with several sinks, or adds sinks to one, and sets how many of them have to pass an event before the
--- relay has passed it. Each sink is a subscription RELAY.SINK, which begins at start (see subscribe); one that exists is
--- taken as it stands. Sinks that are not named stay. topics: those of the relay, which stay; NULL for one that exists.
--- retain_for: all or quorum; quorum needs verified copies of each topic. Returns how many sinks were new. Raises PS002,
--- PS006, PS007, PS013, PS018 and what subscribe raises.
+-- relay has passed it. Each sink is a subscription RELAY.SINK, which begins at start (see subscribe); one that is there
+-- already is taken as it stands. Sinks that are not named stay. topics: those of the relay, which stay; NULL for one
+-- that exists. retain_for: all or quorum; quorum needs verified copies of each topic. Returns how many sinks were new.
+-- Raises PS002, PS006, PS007, PS013, PS018 and what subscribe raises.
 CREATE OR REPLACE FUNCTION set_relay_group(
     relay text, topics text[], sinks text[], ack_quorum integer, retain_for text DEFAULT 'all',
     start text DEFAULT 'earliest'

@@ -75,14 +75,25 @@ END;
 -- The addresses of the topics that the sinks of a relay read, as a JSON array.
 CREATE PROCEDURE topics_of_relay(own_id BIGINT, OUT present JSON)
 BEGIN
-    SELECT JSON_ARRAYAGG(n.address) INTO present
-    FROM (
+    DECLARE found VARCHAR(4000);
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE topics_there CURSOR FOR
         SELECT DISTINCT t.address
         FROM relay_members AS r
         JOIN subscription_topics AS s ON s.subscription_id = r.subscription_id
         JOIN topics AS t ON t.id = s.topic_id
-        WHERE r.group_id = own_id
-    ) AS n;
+        WHERE r.group_id = own_id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    SET present = JSON_ARRAY();
+    OPEN topics_there;
+    topic: LOOP
+        FETCH topics_there INTO found;
+        IF done THEN
+            LEAVE topic;
+        END IF;
+        SET present = JSON_ARRAY_APPEND(present, '$', found);
+    END LOOP;
+    CLOSE topics_there;
 END;
 
 -- name: require_same_topics
@@ -139,7 +150,8 @@ BEGIN
               <> (SELECT COUNT(DISTINCT g.address)
                   FROM JSON_TABLE(topics, '$[*]' COLUMNS (address VARCHAR(4000) PATH '$')) AS g));
     IF is_other > 0 THEN
-        CALL refuse('PS007', CONCAT('the subscription "', LEFT(subscription, 60), '" is a queue, or reads other topics'));
+        CALL refuse('PS007',
+                    CONCAT('the subscription "', LEFT(subscription, 60), '" is a queue, or reads other topics'));
     END IF;
     -- So that no commit comes between this and where the relay stands.
     SELECT COUNT(*) INTO locked
@@ -227,15 +239,27 @@ CREATE FUNCTION group_position(of_group BIGINT, of_partition BIGINT) RETURNS BIG
 READS SQL DATA
 BEGIN
     DECLARE quorum INT;
-    DECLARE begun, reached BIGINT;
-    DECLARE members JSON;
+    DECLARE begun, reached, member_id BIGINT;
+    DECLARE members JSON DEFAULT JSON_ARRAY();
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE sinks CURSOR FOR
+        SELECT r.subscription_id
+        FROM relay_members AS r
+        JOIN leases AS l ON l.subscription_id = r.subscription_id AND l.partition_id = of_partition
+        WHERE r.group_id = of_group;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     SELECT MAX(g.ack_quorum) INTO quorum FROM relay_groups AS g WHERE g.id = of_group;
     SET begun = relay_floor(of_group, of_partition);
-    SELECT JSON_ARRAYAGG(JSON_OBJECT('s', begun_by_member(r.subscription_id, of_partition),
-                                     'p', passed_by_member(r.subscription_id, of_partition))) INTO members
-    FROM relay_members AS r
-    JOIN leases AS l ON l.subscription_id = r.subscription_id AND l.partition_id = of_partition
-    WHERE r.group_id = of_group;
+    OPEN sinks;
+    sink: LOOP
+        FETCH sinks INTO member_id;
+        IF done THEN
+            LEAVE sink;
+        END IF;
+        SET members = JSON_ARRAY_APPEND(members, '$', JSON_OBJECT(
+            's', begun_by_member(member_id, of_partition), 'p', passed_by_member(member_id, of_partition)));
+    END LOOP;
+    CLOSE sinks;
     SELECT MIN(c.at) INTO reached
     FROM (
         SELECT begun AS at
@@ -279,6 +303,7 @@ BEGIN
         ) AS n
         LIMIT 100000000
     ) AS p
+    WHERE TRUE
     ON DUPLICATE KEY UPDATE position = VALUES(position);
 END;
 
@@ -436,13 +461,16 @@ END;
 CREATE FUNCTION waited_for(of_partition BIGINT, of_sequence BIGINT) RETURNS DOUBLE
 READS SQL DATA
 BEGIN
-    RETURN COALESCE(TIMESTAMPDIFF(MICROSECOND, (
-        SELECT IF(c.sequenced_ats IS NULL, c.sequenced_at,
-                  TIMESTAMP'1970-01-01 00:00:00' + INTERVAL CAST(CONV(HEX(
-                      SUBSTR(c.sequenced_ats, 8 * (of_sequence - c.first_sequence) + 1, 8)
-                  ), 16, 10) AS SIGNED) MICROSECOND)
-        FROM chunks AS c
-        WHERE c.partition_id = of_partition AND c.first_sequence <= of_sequence
-        ORDER BY c.partition_id DESC, c.first_sequence DESC
-        LIMIT 1), UTC_TIMESTAMP(6)), 0) / 1e6;
+    DECLARE since DATETIME(6);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT IF(c.sequenced_ats IS NULL, c.sequenced_at,
+              TIMESTAMP'1970-01-01 00:00:00' + INTERVAL CAST(CONV(HEX(
+                  SUBSTR(c.sequenced_ats, 8 * (of_sequence - c.first_sequence) + 1, 8)
+              ), 16, 10) AS SIGNED) MICROSECOND)
+    INTO since
+    FROM chunks AS c
+    WHERE c.partition_id = of_partition AND c.first_sequence <= of_sequence
+    ORDER BY c.partition_id DESC, c.first_sequence DESC
+    LIMIT 1;
+    RETURN COALESCE(TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6)), 0) / 1e6;
 END;

@@ -28,7 +28,7 @@ CREATE OR REPLACE FUNCTION refuse_relay(relay text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM refuse('PS013', format('there is no relay "%s" with several sinks', left(relay, 200)),
-                   'Create it: SELECT penstock.set_relay_group(...).');
+                   'Create it first, with its sinks.');
 END
 $$;
 
