@@ -60,11 +60,10 @@ dead_letters_between    . c . . o . .
 dead_letters_of         . c g . o . .
 delete_account          a . . . o . .
 delete_namespace        . . . . o . .
+delete_relay_group      . c . . o . .
 delete_schema           . . . . o . .
 delete_topic            . . g . o . .
 describe_queue          . c g . o . .
-label_queue             . c g . o . .
-labels_of_queue         . c g . o . .
 describe_subscription   . c g . o . r
 describe_topic          . c g . o . r
 discard_staged          . . . . o p .
@@ -109,6 +108,8 @@ installation_id         . c . . o . .
 join                    . c g . o . .
 keep_events             . . . i o . .
 keys_of                 a . . . o . .
+label_queue             . c g . o . .
+labels_of_queue         . c g . o . .
 lead_subscription       . c . . o . .
 lease_states            . c . . o . .
 leased_cursors          . c . . o . r
@@ -122,6 +123,7 @@ list_erasures           . . . . o . r
 list_holds              . . . . o . r
 list_namespaces         a c g . o p r
 list_policies           . . . . o . r
+list_relay_groups       . c . . o . r
 list_removals           . . . . o . r
 list_skips              . c . . o . r
 list_subscriptions      . c g . o . r
@@ -199,6 +201,7 @@ reissued_of             . . . . o . r
 reject                  . c g . o . .
 rejected_commits        . c . . o . r
 relay_failure           . c . . o . .
+relay_group_lag         . c . . o . r
 relay_status            . c . . o . r
 relayed_to              . . . . o p .
 relays_claimed_by       . . . . o . r
@@ -234,6 +237,7 @@ set_account_quota       a . . . o . .
 set_backpressure        . . . . o . .
 set_dead_letters_to     . c g . o . .
 set_policy              . . . . o . .
+set_relay_group         . c . . o . .
 set_retention           . . . . o . .
 set_schema              . . . . o . .
 set_setting             . . . . o . .

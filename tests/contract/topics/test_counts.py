@@ -12,6 +12,7 @@ from ops.backfill.requests import request_backfill
 from penstock import database, log, subscriptions
 from penstock.errors import StaleLease
 from penstock.subscriptions import stream
+from penstock.subscriptions.relay_groups import set_relay_group
 from tests import servers
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
@@ -47,6 +48,8 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "describe_topic": {"topic": OPEN},
     "list_backfills": {"topic": None, "state": None, "request": None, "max_rows": 100},
     "take_overs": {"subscription": "theirs"},
+    "list_relay_groups": {},
+    "relay_group_lag": {"relay": None},
 }
 
 
@@ -85,6 +88,7 @@ def they_do_all_sorts(tenants: Tenants) -> None:
     request_backfill(owner, THEIRS, "copy", "a")
     log.place_bookmark(owner, THEIRS, "theirs")
     stream.subscribe(owner, "theirs too", [THEIRS, OPEN])
+    set_relay_group(owner, "their relay", ["a", "b"], 1, topics=[THEIRS])
     member = stream.join(owner, "theirs", "a")
     (lease,) = stream.check_in(owner, member)
     stream.release(owner, member, [lease])
@@ -107,7 +111,7 @@ def test_what_others_do_changes_no_answer(db: ContractDatabase, tenants: Tenants
         assert (status.unsequenced_events, status.topics, status.subscriptions) == (3, 2, 2)
         assert status.rejected_commits is subscriptions.rejected_commits(own) is None
     whole = log.status(tenants.owner)
-    assert (whole.unsequenced_events, whole.topics, whole.subscriptions) == (10, 4, 4)
+    assert (whole.unsequenced_events, whole.topics, whole.subscriptions) == (10, 4, 6)
     assert whole.rejected_commits == subscriptions.rejected_commits(tenants.owner) != 0
     assert whole.event_ids_ready is not None
 
