@@ -134,7 +134,7 @@ def test_it_ends_when_it_is_told_to() -> None:
                 stop.set()
             return RelayResult(0, 0, 0, 0, drained=True, last_error="")
 
-    serve({"a": _Sink}, lambda name, _: Once(name, {}, []), threads=1, stop=stop)  # type: ignore
+    serve({"a": _Sink}, lambda name, _: Once(name, {}, []), threads=1, stop=stop)  # type: ignore[arg-type, dict-item, return-value]
     assert len(turns) == 2
 
 
