@@ -1,4 +1,4 @@
-"""What only psycopg can do: columns as binary arrays, COPY, Arrow tables, and a kept cursor."""
+"""What only psycopg can do: columns as binary arrays, COPY, Arrow tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from time import perf_counter
 from benchmarks.bench_database import BenchDatabase
 from benchmarks.events import arrow_table, copy_rows, messages, table_rows
 from benchmarks.measure import Aim, Case, Settings, batches
-from benchmarks.publish import AIM, BATCH, BATCH_SIZE, SINGLE, inserting, publishing
+from benchmarks.publish import AIM, BATCH, BATCH_SIZE, publishing
 from penstock.publishing.bulk import publish_bulk
 from penstock.publishing.columns import packed
 from penstock.publishing.event_ids import uuid7s
-from penstock.publishing.publisher import publisher
 from penstock.publishing.tables import publish_table
 from penstock.records import Message
 
@@ -24,7 +23,7 @@ def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
     """500 at a time against the same arrays in an INSERT: what the log itself costs.
 
     Few applications write such an INSERT by hand. Then all events in one transaction, against COPY:
-    from messages, and from an Arrow table.  At last a commit for each event, by a publisher.
+    from messages, and from an Arrow table.
     """
     rows = settings.amount(BATCH)
     yield Case(
@@ -33,7 +32,6 @@ def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
     )  # fmt: skip
     yield _copy(bench, settings.amount(COPY))
     yield _table(bench, settings.amount(COPY))
-    yield _publisher(bench, settings.amount(SINGLE))
 
 
 def _by_arrays(bench: BenchDatabase, rows: int) -> Callable[[], float]:
@@ -110,25 +108,3 @@ def _table(bench: BenchDatabase, rows: int) -> Case:
         return perf_counter() - begun
 
     return Case("publish_table", rows, rows, ours, peer, "COPY of the same table", Aim(ratio=0.8))
-
-
-def _publisher(bench: BenchDatabase, rows: int) -> Case:
-    events = messages(bench.new_topic(), rows)
-
-    def run() -> float:
-        bench.settle()
-        prepared = publisher(bench.connection, events[0].topic)
-        begun = perf_counter()
-        for event in events:
-            prepared.publish(
-                event.payload,
-                key=event.key,
-                type=event.type,
-                content_type=event.content_type,
-                headers=event.headers,
-            )
-        return perf_counter() - begun
-
-    return Case(
-        "publisher_single", rows, 1, run, inserting(bench, events), "one INSERT", Aim(ratio=0.8)
-    )

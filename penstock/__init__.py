@@ -96,7 +96,6 @@ if TYPE_CHECKING:
         publish_batch as publish_batch,
         publish_once as publish_once,
     )
-    from penstock.publishing.publisher import Publisher as Publisher, publisher as publisher
     from penstock.publishing.tables import publish_table as publish_table
     from penstock.publishing.waker import Waker as Waker
     from penstock.publishing.within_transaction import within_transaction as within_transaction
@@ -224,7 +223,6 @@ _NAMES = {
         "publish_batch",
         "publish_once",
     ),
-    "penstock.publishing.publisher": ("Publisher", "publisher"),
     "penstock.publishing.tables": ("publish_table",),
     "penstock.publishing.waker": ("Waker",),
     "penstock.publishing.within_transaction": ("within_transaction",),

@@ -22,7 +22,6 @@ from penstock.database.calls import (
     is_unavailable as is_unavailable,
     is_without_notice as is_without_notice,
     libpq_url as libpq_url,
-    prepared as prepared,
     stream as stream,
     typed_errors as typed_errors,
 )

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from penstock.database import config, denied, dialects, pace as reconnect, timings, unwrap
 from penstock.database.catalog import Statement
 from penstock.database.dialect import Dialect, Row
-from penstock.database.postgres import connection as postgres
 from penstock.database.postgres.connection import libpq_url as libpq_url
 from penstock.database.unwrap import driver_connection as driver_connection
 from penstock.driver_errors import (
@@ -132,25 +131,6 @@ def stream(connection: Any, name: str, /, *, rows_at_once: int, **binds: Any) ->
 def _unlike(statement: Statement, binds: dict[str, Any]) -> InvalidArgument:
     wrong = ", ".join(sorted(statement.binds ^ binds.keys()))
     return InvalidArgument(f"the statement {statement.name} and its call differ in: {wrong}")
-
-
-def prepared(connection: Any, name: str) -> Callable[..., list[Row]]:
-    """`call` of one statement, to be made again and again on this connection, by one thread.
-
-    On psycopg it keeps its cursor and the statement, which `call` finds and makes anew each time.
-    """
-    if not postgres.is_psycopg(connection):
-        return partial(call, connection, name)
-    repeated = postgres.Repeated(connection, dialects.POSTGRES.statement(name).text)
-
-    def again(**binds: Any) -> list[Row]:
-        try:
-            return _timed(name, repeated.rows, binds)
-        except Exception:
-            with typed_errors():
-                raise
-
-    return again
 
 
 def _timed(name: str, run: Callable[..., list[Row]], *given: Any, **how: Any) -> list[Row]:

@@ -18,6 +18,7 @@ from struct import Struct
 from typing import Any
 
 from penstock.database import dialects, unwrap
+from penstock.database.postgres.connection import sends
 from penstock.publishing.event_ids import packed_uuid7s, uuid7s
 
 
@@ -138,7 +139,7 @@ def takes_binary(driver: Any) -> bool:
     plain = driver.cursor_factory in {psycopg.Cursor, psycopg.AsyncCursor}
     if not plain or driver.info.encoding != "utf-8":
         return False
-    driver.adapters.register_dumper(PackedArray, _dumper())
+    sends(driver, PackedArray, _dumper())
     return True
 
 

@@ -73,7 +73,7 @@ QUEUE_OF_MYSQL = ["queue_500", *QUEUE_HANDLERS, "queue_delayed_p50", "held_queue
 #: The peers come from the package registries, so they are not among the tests of every run.
 NAMES = {
     "publish": ["publish_single", "publish_batch_500"],
-    "bulk": ["publish_batch_500_arrays", "publish_copy", "publish_table", "publisher_single"],
+    "bulk": ["publish_batch_500_arrays", "publish_copy", "publish_table"],
     "single": ["pgbench_single", "pgbench_tpcb", "pgbench_tpcb_plain"],
     "sequence": ["sequence", "sequence_1024_partitions", "sequence_20_topics"],
     "fetch": ["fetch", "fetch_live_ticks"],

@@ -28,6 +28,13 @@ _OUT_OF_RANGE = "22003"  # numeric_value_out_of_range
 #: A prepared statement does not exist, or exists already: the server's session has changed.
 _SESSION_CHANGED = frozenset({"26000", "42P05"})
 _IDLE = 0  # libpq's PQTRANS_IDLE
+#: Where psycopg's connection has a cursor for the next call.  To make one takes as long as all else
+#: that a call does in Python: it has to find again how each type of parameter is written.
+_SPARE = "_penstock_spare_cursor"
+#: Where it has the types of which it has learned how to send them.
+_TAUGHT = "_penstock_taught"
+#: A cursor holds its last result, so that of a large one is not kept.
+_MOST_SPARE_ROWS = 100
 #: A connection that the network has dropped in silence ends after some 11 s, whatever it waits for.
 _NETWORK = {
     "connect_timeout": CONNECT_TIMEOUT_SECONDS,
@@ -88,12 +95,15 @@ class Postgres:
         """Run one statement and read its one result."""
         kind: Any = type(connection)
         if _is_psycopg_type(kind):
-            # Nothing else has the cursor, so it ends with this call; to close it takes longer.
-            cursor = _cursor(connection)
+            # Taken out at one step, so two threads never have the same one.
+            cursor = vars(connection).pop(_SPARE, None) or _cursor(connection)
             _run(connection, cursor, sql, binds and _with_literals(sql, binds))
             # Tells whether there are rows, without building `description`.
             if cursor.rownumber is not None:
-                return list(cursor.fetchall())
+                rows = list(cursor.fetchall())
+                if len(rows) <= _MOST_SPARE_ROWS:
+                    setattr(connection, _SPARE, cursor)
+                return rows
             return pipelined_rows(cursor) if is_in_pipeline(connection) else []
         if on_sqlalchemy(connection):
             result = connection.exec_driver_sql(sql, binds)
@@ -268,20 +278,13 @@ def _unavailable(url: str, error: BaseException) -> PenstockError:
     return unavailable(url, error, hint)
 
 
-class Repeated:
-    """A statement that one thread runs again and again on one psycopg connection."""
-
-    def __init__(self, connection: Any, sql: str) -> None:
-        """The cursor is made once: that takes longer than to convert the parameters."""
-        self._connection = connection
-        self._cursor = _cursor(connection)
-        self._sql = sql
-
-    def rows(self, binds: dict[str, Any]) -> list[Row]:
-        """Run it, and read its one result."""
-        _run(self._connection, self._cursor, self._sql, binds)
-        found: list[Row] = self._cursor.fetchall()
-        return found
+def sends(driver: Any, kind: type, dumper: Any) -> None:
+    """From now on psycopg's connection sends values of a type in this way."""
+    taught = vars(driver).setdefault(_TAUGHT, set())
+    if kind not in taught:
+        driver.adapters.register_dumper(kind, dumper)
+        taught.add(kind)
+        vars(driver).pop(_SPARE, None)  # a cursor knows what its connection knew when it was made
 
 
 def is_psycopg(connection: Any) -> bool:

@@ -72,7 +72,6 @@ with penstock.connect(url) as connection:
     with connection.transaction():
         penstock.publish(connection, "shop/orders", b"1")
         penstock.publish_batch(connection, [penstock.Message("shop/orders", b"2", key="k")])
-    penstock.publisher(connection, "shop/orders").publish(b"3")
     penstock.subscribe(connection, "billing", ["shop/orders"])
     penstock.queue.subscribe(connection, "mails", ["shop/orders"])
     penstock.sequence(connection)

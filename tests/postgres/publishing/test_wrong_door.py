@@ -37,7 +37,6 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "publish_batch": lambda own: penstock.publish_batch(own, [penstock.Message(TOPIC, b"x")]),
     "publish_bulk": lambda own: penstock.publish_bulk(own, [penstock.Message(TOPIC, b"x")]),
     "publish_table": lambda own: penstock.publish_table(own, TOPIC, pa.table({"payload": [b"x"]})),
-    "publisher": lambda own: penstock.publisher(own, TOPIC).publish(b"x"),
     "fetch": lambda own: penstock.fetch(own, TOPIC, 0, 1),
     "create_topic": lambda own: penstock.create_topic(own, TOPIC),
     "sequence": penstock.sequence,
