@@ -22,7 +22,8 @@ class SweepResult:
     them.  A later sweep or check-in frees them.  ``expired_letters`` are dead letters that were
     older than their policy says.  ``forgotten_copies`` are rows of copies of dead letters that no
     erasure has to find any more.  ``orphaned_chunks`` of staged events are gone, and so are
-    ``leftover_rows`` of removed subscriptions.
+    ``leftover_rows`` of removed subscriptions.  ``forgotten_sends`` are claims of sends that are
+    over.
     """
 
     expired_consumers: int
@@ -31,6 +32,7 @@ class SweepResult:
     forgotten_copies: int
     orphaned_chunks: int
     leftover_rows: int
+    forgotten_sends: int = 0
 
 
 #: How old staged events have to be: no write takes as long.
@@ -44,8 +46,9 @@ def sweep(connection: Any, max_rows: int = 1000) -> SweepResult:
 
     Then move the positions of queues from which nobody receives, to before their lowest unfinished
     event.  Then drop dead letters by age, what is known of copies of dead letters that are gone,
-    staged events that are a day old, and leftovers in batches of ``max_rows``, each in a
-    transaction of its own where the connection commits by itself: so leases never wait for it.
+    staged events that are a day old, and leftovers and claims of sends in batches of ``max_rows``,
+    each in a transaction of its own where the connection commits by itself: so leases never wait
+    for it.
     """
     ((expired, locked),) = database.call(connection, "sweep", max_rows=max_rows)
     ((letters,),) = database.call(connection, "expire_dead_letters", max_rows=max_rows)
@@ -53,16 +56,18 @@ def sweep(connection: Any, max_rows: int = 1000) -> SweepResult:
     ((orphans,),) = database.call(
         connection, "sweep_staged", max_age_seconds=ORPHAN_SECONDS, max_rows=max_rows
     )
-    leftovers = _remove_leftovers(connection, max_rows)
-    return SweepResult(expired, locked, int(letters), int(copies), int(orphans), leftovers)
+    leftovers = _in_batches(connection, "remove_leftovers", max_rows)
+    sends = _in_batches(connection, "forget_sends", min(max_rows, 10_000))
+    return SweepResult(expired, locked, int(letters), int(copies), int(orphans), leftovers, sends)
 
 
-def _remove_leftovers(connection: Any, max_rows: int) -> int:
+def _in_batches(connection: Any, name: str, max_rows: int) -> int:
+    """Call what deletes so many rows at most until it finds fewer.  Returns how many it were."""
     driver = database.driver_connection(connection)
     is_apart = sessions.of_connection(driver).commits_by_itself(driver)
     total = 0
     for _ in range(MOST_BATCHES if is_apart else 1):
-        ((rows,),) = database.call(connection, "remove_leftovers", max_rows=max_rows)
+        ((rows,),) = database.call(connection, name, max_rows=max_rows)
         total += int(rows)
         if rows < max_rows:
             break

@@ -42,6 +42,8 @@ _SEEDED = {
     "histories": "DELETE FROM histories WHERE history > 1",
     "sequencer": "UPDATE sequencer SET floor_block = LAST_INSERT_ID(),"
     " settled_block = LAST_INSERT_ID(), delayed_due = '2000-01-01', delayed_id = 0",
+    "forgotten_sends": "UPDATE forgotten_sends SET up_to = '2000-01-01',"
+    " begun_at = UTC_TIMESTAMP(6)",
     "pressure_measured": "UPDATE pressure_measured SET measured_at = '2000-01-01'",
 }
 #: More rows are faster gone by TRUNCATE, which takes a while even for none.

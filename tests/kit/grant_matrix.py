@@ -32,6 +32,7 @@ claim                   . c . . o . .
 claim_backfill          . . . . o . .
 claim_relays            . . . . o . .
 claim_rows              . . . . o p .
+claim_sends             . . g . o . .
 claim_write             . . . . o p .
 clean                   . . . . o . .
 clear_policy            . . . . o . .
@@ -91,6 +92,7 @@ finish_rehydration      . . . . o . .
 forget_copy             . . . . o . .
 forget_gateway          . . . i o . .
 forget_letter_copies    . . . . o . .
+forget_sends            . . . . o . .
 function_roles          . . . i o . .
 give_up                 . c . . o . .
 grant_account           a . . . o . .
@@ -209,6 +211,7 @@ release                 . c g . o . .
 release_claims          . c g . o . .
 release_hold            . . . . o . .
 release_rehydrated      . . . . o . .
+release_sends           . . g . o . .
 remove_leftovers        . . . . o . .
 rename_namespace        . . . . o . .
 rename_topic            . . g . o . .

@@ -77,6 +77,7 @@ class SqsCall:
     given: Mapping[str, Any]
     base: str
     region: str
+    operation: str
 
     @property
     def account(self) -> str:

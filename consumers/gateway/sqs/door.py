@@ -12,7 +12,7 @@ from consumers.gateway.bodies import Bodies, require_length
 from consumers.gateway.calls import Gone, HttpCall, Receive, Send, Services
 from consumers.gateway.front import answer, headers_of, origin_of, shown_by
 from consumers.gateway.present import TooManyRequests
-from consumers.gateway.sqs import messages, queues
+from consumers.gateway.sqs import messages, queues, sending
 from consumers.gateway.sqs.calls import (
     KnownQueues,
     SqsCall,
@@ -36,8 +36,8 @@ OPERATIONS: dict[str, tuple[str, SqsHandler]] = {
     "TagQueue": ("c", queues.tag),
     "UntagQueue": ("c", queues.untag),
     "ListDeadLetterSourceQueues": ("g", queues.sources),
-    "SendMessage": ("p", messages.send),
-    "SendMessageBatch": ("p", messages.send_batch),
+    "SendMessage": ("p", sending.send),
+    "SendMessageBatch": ("p", sending.send_batch),
     "ReceiveMessage": ("r", messages.receive),
     "DeleteMessage": ("a", messages.delete),
     "DeleteMessageBatch": ("a", messages.delete_batch),
@@ -114,25 +114,26 @@ class SqsDoor:
                 _parameters(body),
                 services.settings.sqs_url or f"{origin.scheme}://{headers['host']}",
                 signer.signed.region,
+                headers["x-amz-target"].removeprefix(TARGET),
             )
-            made = await self._in_quota(headers["x-amz-target"], call)
+            made = await self._in_quota(call)
         return GatewayAnswer(200, msgspec.json.encode(made), JSON)
 
-    async def _in_quota(self, target: str, call: SqsCall) -> dict[str, Any]:
+    async def _in_quota(self, call: SqsCall) -> dict[str, Any]:
         """The answer; a poll beyond the quota of its account finds nothing, and is no error."""
         present = self._services.present
         try:
             with present.one(call.http.caller):
-                return await _handled(target, call)
+                return await _handled(call)
         except TooManyRequests:
-            if target != f"{TARGET}ReceiveMessage":
+            if call.operation != "ReceiveMessage":
                 raise
         await present.hold(call.http.caller, call.http.unless_gone)
         return {}
 
 
-async def _handled(target: str, call: SqsCall) -> dict[str, Any]:
-    name = target.removeprefix(TARGET)
+async def _handled(call: SqsCall) -> dict[str, Any]:
+    name = call.operation
     if name in MISSING:
         raise SqsError("UnsupportedOperation", f"{name} is not there.")
     if name not in OPERATIONS:

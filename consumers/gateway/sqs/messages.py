@@ -1,73 +1,32 @@
-"""Operations on messages: send, receive, delete, and change how long they are hidden."""
+"""Operations on messages that were sent: receive, delete, and change how long they are hidden."""
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
-from consumers.gateway.sqs.calls import QueueFacts, SqsCall, as_sqs_error
+from consumers.gateway.sqs.calls import SqsCall, as_sqs_error
 from consumers.gateway.sqs.contents import (
     GROUP,
-    MOST_BYTES,
     TRACE,
     Attributes,
-    Contents,
     attributes_md5,
     attributes_of,
-    contents,
     md5,
 )
+from consumers.gateway.sqs.entries import Entry, each_of, entries_of
 from consumers.gateway.sqs.errors import SqsError, missing
 from consumers.gateway.sqs.handles import handle, receipt_of
 from penstock.errors import StaleReceipt
-from penstock.records import Message
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Delivery, Receipt
 
-_MOST_ENTRIES = 10
-_ID = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
-_LONGEST_DELAY, _LONGEST_CLAIM, _LONGEST_WAIT = 900, 43_200, 20
+_LONGEST_CLAIM, _LONGEST_WAIT = 43_200, 20
 #: While the database cannot hand anything out, a poll is held for so long at least.
 _HELD_SECONDS = 1.0
 #: What a poll answers with nothing instead of an error: clients of Celery die of errors.
 _HELD = frozenset({"RequestThrottled", "ServiceUnavailable"})
-_TEXT = "text/plain; charset=utf-8"
-
-Entry = Mapping[str, Any]
-Work = Callable[[SqsCall, Entry], Awaitable[dict[str, Any]]]
-
-
-async def send(call: SqsCall) -> dict[str, Any]:
-    """Send one message."""
-    facts = await call.facts()
-    return await _sent(call, facts, _contents(call, call.given, facts), call.given)
-
-
-async def send_batch(call: SqsCall) -> dict[str, Any]:
-    """Send up to ten messages, each for itself."""
-    facts = await call.facts()
-    entries = _entries(call)
-    ready: dict[str, Contents] = {}
-
-    async def checked(_: SqsCall, entry: Entry) -> dict[str, Any]:
-        ready[entry["Id"]] = _contents(call, entry, facts)
-        return {}
-
-    async def work(_: SqsCall, entry: Entry) -> dict[str, Any]:
-        return await _sent(call, facts, ready[entry["Id"]], entry)
-
-    refused = (await _each(call, checked, entries)).get("Failed", [])
-    if sum(each.size for each in ready.values()) > MOST_BYTES:
-        raise SqsError(
-            "BatchRequestTooLong",
-            f"Batch requests cannot be longer than {MOST_BYTES} bytes.",
-        )
-    made = await _each(call, work, [each for each in entries if each["Id"] in ready])
-    failed = refused + made.pop("Failed", [])
-    return made | ({"Failed": failed} if failed else {})
 
 
 async def receive(call: SqsCall) -> dict[str, Any]:
@@ -125,7 +84,7 @@ async def delete(call: SqsCall) -> dict[str, Any]:
 
 async def delete_batch(call: SqsCall) -> dict[str, Any]:
     """The same for up to ten."""
-    return await _each(call, _deleted, _entries(call))
+    return await each_of(call, _deleted, entries_of(call))
 
 
 async def change(call: SqsCall) -> dict[str, Any]:
@@ -135,34 +94,7 @@ async def change(call: SqsCall) -> dict[str, Any]:
 
 async def change_batch(call: SqsCall) -> dict[str, Any]:
     """The same for up to ten."""
-    return await _each(call, _changed, _entries(call))
-
-
-async def _sent(call: SqsCall, facts: QueueFacts, made: Contents, given: Entry) -> dict[str, Any]:
-    delay = given.get("DelaySeconds")
-    if delay is None:
-        delay = facts.number("DelaySeconds")
-    if not isinstance(delay, int) or not 0 <= delay <= _LONGEST_DELAY:
-        raise SqsError(
-            "InvalidParameterValue",
-            f"Value {str(delay)[:40]} for parameter DelaySeconds is invalid. Reason: DelaySeconds"
-            " must be >= 0 and <= 900.",
-        )
-    message = Message(
-        call.address(),
-        made.body.encode(),
-        content_type=_TEXT,
-        headers=made.headers(),
-        not_before=datetime.now(UTC) + timedelta(seconds=delay) if delay else None,
-    )
-    publishes = call.http.services.publishes
-    event_id = await publishes.publish(call.http.caller.principal, message)
-    return {"MessageId": str(event_id)} | made.digests()
-
-
-def _contents(call: SqsCall, given: Entry, facts: QueueFacts) -> Contents:
-    trace = call.http.shown.header("x-amzn-trace-id")
-    return contents(given, trace, facts.number("MaximumMessageSize"))
+    return await each_of(call, _changed, entries_of(call))
 
 
 async def _deleted(call: SqsCall, given: Entry) -> dict[str, Any]:
@@ -203,55 +135,6 @@ def _receipt(call: SqsCall, given: Entry) -> Receipt:
     if not given.get("ReceiptHandle"):
         raise missing("ReceiptHandle")
     return receipt_of(call.address(), given["ReceiptHandle"])
-
-
-def _entries(call: SqsCall) -> list[dict[str, Any]]:
-    entries = call.given.get("Entries")
-    if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
-        raise missing("Entries")
-    if not entries:
-        raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
-    if len(entries) > _MOST_ENTRIES:
-        raise SqsError(
-            "TooManyEntriesInBatchRequest",
-            f"Maximum number of entries per request are 10. You have sent {len(entries)}.",
-        )
-    ids = [str(each.get("Id", "")) for each in entries]
-    if not all(_ID.fullmatch(each) for each in ids):
-        raise SqsError(
-            "InvalidBatchEntryId",
-            "A batch entry id can only contain alphanumeric characters, hyphens and underscores."
-            " It can be at most 80 letters long.",
-        )
-    for place, each in enumerate(ids):
-        if each in ids[:place]:
-            raise SqsError("BatchEntryIdsNotDistinct", f"Id {each} repeated.")
-    return entries
-
-
-async def _each(call: SqsCall, work: Work, entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Do each entry for itself, and tell of each how it went."""
-    results = await asyncio.gather(*(work(call, each) for each in entries), return_exceptions=True)
-    done: list[dict[str, Any]] = []
-    failed: list[dict[str, Any]] = []
-    for entry, result in zip(entries, results, strict=True):
-        if isinstance(result, dict):
-            done.append({"Id": entry["Id"]} | result)
-            continue
-        problem = as_sqs_error(result) if isinstance(result, Exception) else None
-        if problem is None:
-            raise result
-        if problem.kind == "QueueDoesNotExist":
-            raise problem  # of the whole batch
-        failed.append(
-            {
-                "Id": entry["Id"],
-                "SenderFault": problem.is_senders,
-                "Code": problem.code,
-                "Message": problem.message,
-            }
-        )
-    return {"Successful": done} | ({"Failed": failed} if failed else {})
 
 
 class _Wanted:

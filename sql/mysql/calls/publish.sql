@@ -44,3 +44,16 @@ CALL penstock.discard_staged(%(stages)s)
 -- name: sweep_staged
 -- Removes chunks whose writer must be gone. Returns how many.
 CALL penstock.sweep_staged(%(max_age_seconds)s, %(max_rows)s)
+
+-- name: claim_sends
+-- Claims texts for events for some time. For each one the event that has it already, or NULL.
+-- json: 0
+CALL penstock.claim_sends(%(sends)s, %(seconds)s)
+
+-- name: forget_sends
+-- Deletes claims of sends that are over.
+CALL penstock.forget_sends(%(max_rows)s)
+
+-- name: release_sends
+-- Gives claims back whose events were refused.
+CALL penstock.release_sends(%(sends)s)

@@ -18,9 +18,10 @@ BEGIN
             applied_migrations' AS functions
         UNION ALL SELECT 'gateway', '
             act_as check_gateway find_key note_uses publish publish_text publish_json publish_batch publish_packed
-            topic_lookup create_namespace create_topic ensure_topic rename_topic delete_topic describe_topic
-            list_topics list_namespaces namespace_exists subscribe configure_subscription unsubscribe join check_in
-            heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag fetch
+            claim_sends release_sends topic_lookup create_namespace create_topic ensure_topic rename_topic
+            delete_topic describe_topic list_topics list_namespaces namespace_exists subscribe
+            configure_subscription unsubscribe join check_in heartbeat heartbeats
+            poll commit release leave held_leases position seek subscription_lag fetch
             fetch_plan lsn_of sequence_of high_watermarks position_at locate_time history_starts_of dead_letters_of
             dead_letter_of redrive set_dead_letters_to move_letters receive acknowledge extend release_claims reject
             peek purge queue_statistics queue_pointers describe_queue configure_queue label_queue labels_of_queue
@@ -95,8 +96,9 @@ BEGIN
             list_bookmarks
             bookmark_positions list_skips list_removals expire_dead_letters remove_leftovers ensure_slices
             slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting settings_of
-            set_backpressure measure_pressure measure_accounts turn_dedup reconcile report_positions restore_status
-            histories_of snapshot_holders sequencer_state storage_shortage broken_slices untold_identity
+            set_backpressure measure_pressure measure_accounts turn_dedup claim_sends release_sends
+            forget_sends reconcile report_positions restore_status histories_of
+            snapshot_holders sequencer_state storage_shortage broken_slices untold_identity
             published_unkeyed function_roles role_members refresh_roles
             lift_limit grown_since nothing_waits low_sequences note_slice_rates missing_slices sparse_slices
             settle_blocks raise_event_ids mergeable_partitions

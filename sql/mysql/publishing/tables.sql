@@ -10,6 +10,30 @@ CREATE TABLE IF NOT EXISTS dedup_keys (
     KEY dedup_keys_at (at)
 ) ENGINE = InnoDB;
 
+-- name: recent_sends
+-- Texts that senders have claimed for their events for a few minutes, so that a send that is repeated is no second
+-- event. A row is overwritten when its text is claimed again after its end.
+CREATE TABLE IF NOT EXISTS recent_sends (
+    topic_id BIGINT NOT NULL,
+    send_key VARBINARY(64) NOT NULL,
+    event_id BINARY(16) NOT NULL,
+    ends_at DATETIME(6) NOT NULL,
+    PRIMARY KEY (topic_id, send_key),
+    KEY recent_sends_end (ends_at)
+) ENGINE = InnoDB;
+
+-- name: forgotten_sends
+-- Up to which end claims were deleted, and since when this round lasts.
+CREATE TABLE IF NOT EXISTS forgotten_sends (
+    singleton BOOLEAN NOT NULL PRIMARY KEY,
+    up_to DATETIME(6) NOT NULL,
+    begun_at DATETIME(6) NOT NULL
+) ENGINE = InnoDB;
+
+-- name: first_rows_of_forgotten_sends
+-- None was deleted yet.
+INSERT IGNORE INTO forgotten_sends (singleton, up_to, begun_at) VALUES (TRUE, '2000-01-01', UTC_TIMESTAMP(6));
+
 -- name: strict_locks
 -- Rows to lock, buckets of keys: the lower half for publishers that want commit order, the upper one for those of a
 -- dedup key.

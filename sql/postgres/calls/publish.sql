@@ -65,3 +65,11 @@ SELECT penstock.discard_staged(%(stages)s::uuid[])
 -- name: sweep_staged
 -- Removes chunks whose writer must be gone. Returns how many.
 SELECT penstock.sweep_staged(%(max_age_seconds)s, %(max_rows)s::integer)
+
+-- name: claim_sends
+-- Claims texts for events for some time. For each one the event that has it already, or NULL.
+SELECT penstock.claim_sends(%(sends)s::jsonb, %(seconds)s::double precision)
+
+-- name: forget_sends
+-- Deletes claims of sends that are over.
+SELECT penstock.forget_sends(%(max_rows)s::integer)

@@ -12,8 +12,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             account_quota audit_of create_key revoke_key keys_of list_namespaces namespace_exists
             current_history applied_migrations'),
         ('gateway', 'act_as check_gateway find_key note_uses publish publish_text publish_json publish_batch
-            publish_columns topic_lookup wake_sequencer create_namespace create_topic ensure_topic rename_topic
-            delete_topic describe_topic list_topics list_namespaces namespace_exists subscribe
+            claim_sends publish_columns topic_lookup wake_sequencer create_namespace create_topic ensure_topic
+            rename_topic delete_topic describe_topic list_topics list_namespaces namespace_exists subscribe
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek subscription_lag fetch fetch_plan lsn_of sequence_of high_watermarks
             position_at locate_time history_starts_of dead_letters_of dead_letter_of redrive set_dead_letters_to
@@ -87,8 +87,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             list_bookmarks
             bookmark_positions list_skips list_removals expire_dead_letters remove_leftovers
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
-            settings_of set_backpressure measure_pressure measure_accounts turn_dedup reconcile report_positions
-            restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices
+            settings_of set_backpressure measure_pressure measure_accounts turn_dedup claim_sends forget_sends
+            reconcile report_positions restore_status histories_of snapshot_holders sequencer_state
+            storage_shortage broken_slices
             untold_identity published_unkeyed function_roles
             set_policy clear_policy policy_of policy_history list_policies relays_claimed_by claim_relays
             subscription_policy

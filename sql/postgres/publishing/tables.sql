@@ -36,6 +36,30 @@ CREATE TABLE dedup_turns (
 -- Both are empty to begin with.
 INSERT INTO dedup_turns (singleton, emptied, turned_at) VALUES (true, 'dedup_odd', clock_timestamp());
 
+-- name: recent_sends
+-- Texts that senders have claimed for their events for a few minutes, so that a send that is repeated is no second
+-- event. A row is overwritten when its text is claimed again after its end.
+CREATE TABLE recent_sends (
+    topic_id bigint NOT NULL,
+    send_key text COLLATE "C" NOT NULL,
+    event_id uuid NOT NULL,
+    ends_at timestamptz NOT NULL,
+    PRIMARY KEY (topic_id, send_key)
+);
+CREATE INDEX recent_sends_end ON recent_sends (ends_at);
+
+-- name: forgotten_sends
+-- Up to which end claims were deleted, and since when this round lasts.
+CREATE TABLE forgotten_sends (
+    singleton boolean PRIMARY KEY CHECK (singleton),
+    up_to timestamptz NOT NULL,
+    begun_at timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+-- name: first_rows_of_forgotten_sends
+-- None was deleted yet.
+INSERT INTO forgotten_sends (singleton, up_to, begun_at) VALUES (true, '-infinity', clock_timestamp());
+
 -- name: strict_locks
 -- What publishers of one key wait for each other at, when they asked for the order of commits: a row for each bucket of
 -- keys that a topic has used. They are the topic's own, so that a transaction left open in one topic stops no other.

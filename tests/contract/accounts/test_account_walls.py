@@ -18,7 +18,9 @@ from penstock.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from penstock.publishing import known_topics
+from penstock.publishing import known_topics, recent_sends
+from penstock.publishing.event_ids import uuid7
+from penstock.publishing.recent_sends import Send
 from penstock.subscriptions import dead_letters, forwarding, labels, policies, queue, stream
 from penstock.topics import rights
 from tests.contract.accounts.kit import (
@@ -100,7 +102,8 @@ OURS: dict[str, Call] = {
     "move under it": lambda own, path: penstock.move_namespace(own, "shop/eu", path),
     "move a topic into it": lambda own, path: penstock.move_topic(own, "shop/orders", path),
 }
-_OF_STREAM: dict[str, Call] = {
+_MORE_BY_TOPIC: dict[str, Call] = {
+    "claim_sends": lambda own, topic: recent_sends.claim(own, [Send(topic, "x", uuid7())], 60),
     "position": lambda own, topic: stream.position(own, "shop/stream", topic),
     "seek": lambda own, topic: stream.seek(own, "shop/stream", topic, 0, "earliest"),
     "reset": lambda own, topic: stream.reset(own, "shop/stream", "earliest", topic=topic),
@@ -122,6 +125,7 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(("applied_migrations", "wake_sequencer"), "is about the installation"),
     **dict.fromkeys(("publish_columns", "publish_packed", "topic_lookup"), "publish_batch"),
+    "release_sends": "on MySQL only, where it asks as claim_sends does",
     **dict.fromkeys(("pause_subscription", "resume_subscription"), "pause and resume"),
     **dict.fromkeys(
         (
@@ -165,7 +169,7 @@ def _refusal(
 
 #: What calls name: their table, foreign names, one that is not there, and how each is refused.
 NAMES: dict[str, tuple[dict[str, Call], tuple[str, ...], str, type[Exception]]] = {
-    "topics": (BY_TOPIC | _OF_STREAM, ("bank/orders", OPEN), "nobody/orders", TopicNotFound),
+    "topics": (BY_TOPIC | _MORE_BY_TOPIC, ("bank/orders", OPEN), "nobody/orders", TopicNotFound),
     "namespaces": (BY_NAMESPACE, ("bank", "open"), "nobody", NamespaceNotFound),
     "subscriptions": (
         BY_SUBSCRIPTION | QUEUES,
@@ -211,7 +215,7 @@ def _nothing_happened(tenants: Tenants) -> None:
 def test_each_function_of_a_gateway_is_tried() -> None:
     """The grant matrix: a function that the role gets has to come into one of the tables."""
     gateways = {name for name, kinds in ALLOWED.items() if "g" in kinds}
-    tried = set(BY_TOPIC | BY_NAMESPACE | BY_SUBSCRIPTION | QUEUES | _OF_STREAM)
+    tried = set(BY_TOPIC | BY_NAMESPACE | BY_SUBSCRIPTION | QUEUES | _MORE_BY_TOPIC)
     assert gateways - tried == ELSEWHERE.keys()
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -15,9 +16,12 @@ import penstock
 from consumers.gateway import publishing
 from consumers.gateway.answers import Refused
 from consumers.gateway.pool import Pool, Principal
-from consumers.gateway.publishing import Coalescer
+from consumers.gateway.publishing import Coalescer, Outgoing
 from penstock import database
 from penstock.errors import InvalidArgument
+from penstock.publishing import recent_sends
+from penstock.publishing.event_ids import uuid7
+from penstock.publishing.recent_sends import Send
 from penstock.records import Message
 from penstock.topics import names
 from tests.contract.gateway.kit import Client, Gateway
@@ -41,8 +45,8 @@ class Batch:
 
     def __init__(self, gateway: Gateway, client: Client) -> None:
         assert client.key is not None
+        self.gateway = gateway
         self.topic = f"{client.account}/orders"
-        self._pool = CountedPool(gateway.tenants.url_of(gateway.login), 1, 8)
         self._principal = Principal(client.key.account_id, client.key.key_id)
         names.create_topic(gateway.owner, self.topic, 2)
         self.transactions = 0
@@ -52,19 +56,27 @@ class Batch:
 
     def publish(self, messages: list[Message]) -> list[Any]:
         """What each gets; the first one goes alone, and all others come while it does."""
+        return self.send([Outgoing(each) for each in messages])
+
+    def send(self, given: list[Outgoing]) -> list[Any]:
+        """The same, with claims."""
 
         async def run() -> list[Any]:
-            with closing(self._pool):
-                coalescer = Coalescer(self._pool, 1)
-                given = [self.message(), *messages]
-                made = await asyncio.gather(
-                    *(coalescer.publish(self._principal, each) for each in given),
-                    return_exceptions=True,
-                )
-                self.transactions = self._pool.runs - 1
+            with closing(
+                CountedPool(self.gateway.tenants.url_of(self.gateway.login), 1, 8)
+            ) as pool:
+                coalescer = Coalescer(pool, 1)
+                first = coalescer.publish(self._principal, self.message())
+                rest = [_one(coalescer, self._principal, each) for each in given]
+                made = await asyncio.gather(first, *rest, return_exceptions=True)
+                self.transactions = pool.runs - 1
                 return list(made)[1:]
 
         return asyncio.run(run())
+
+
+async def _one(coalescer: Coalescer, principal: Principal, outgoing: Outgoing) -> UUID:
+    return await coalescer.enqueue(principal, [outgoing])[0]
 
 
 @pytest.fixture
@@ -126,6 +138,30 @@ def test_a_topic_under_pressure_stops_no_other(batch: Batch, gateway: Gateway) -
     results = batch.publish([batch.message(topic=full), batch.message()])
     assert kinds(results) == ["BackPressure", "UUID"]
     assert batch.transactions == 2
+
+
+def test_an_open_claim_holds_up_no_other_of_its_batch(batch: Batch, gateway: Gateway) -> None:
+    """Guard: nothing was written then, so the others are tried again, in halves."""
+    with closing(gateway.db.connect(autocommit=False)) as holder:
+        recent_sends.claim(holder, [Send(batch.topic, "held", uuid7())], 300)
+        results = batch.send([Outgoing(batch.message(), key) for key in ("a", "held", "b")])
+        holder.rollback()
+    assert [isinstance(each, UUID) for each in results] == [True, False, True]
+    assert database.is_contention(results[1])
+    again = batch.send([Outgoing(batch.message(), key) for key in ("a", "held", "b")])
+    assert [mine == before for mine, before in zip(again, results, strict=True)] == [1, 0, 1]
+
+
+def test_what_is_refused_leaves_no_claim(batch: Batch) -> None:
+    """Guard: a claim is undone with its event.  Else a resend would get an id of nothing."""
+    bad = Outgoing(batch.message(not_before=FAR), "x")
+    results = batch.send([Outgoing(batch.message(), "a"), bad, Outgoing(batch.message(), "b")])
+    assert kinds(results) == ["UUID", "InvalidArgument", "UUID"]
+    assert batch.send([bad])[0].message == results[1].message
+    ((count,),) = batch.gateway.db.run(
+        "SELECT count(*) FROM penstock.recent_sends WHERE send_key = 'x'"
+    )
+    assert count == 0
 
 
 def test_publishes_that_wait_for_another_transaction_stop_nobody(

@@ -42,6 +42,7 @@ LEFT_TO_THE_CALLER = {
     "publish_bulk": "as publish",
     "prepare_bulk": "a temporary table",
     "stage_events": "lost, publish_staged refuses and the writer stages again",
+    "claim_sends": "as publish, and in the transaction of its events",
     "claim_rows": "as publish, and in the transaction of its events",
     "claim_write": "as publish, and in the transaction of its events",
     "discard_staged": "what is left is swept",

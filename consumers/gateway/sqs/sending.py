@@ -1,0 +1,124 @@
+"""Sending messages: one, or up to ten.
+
+An SDK that gets no answer sends its call again, with the same invocation id.  So the id is a part
+of the text that a message claims for five minutes: the second attempt finds the first one's event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from consumers.gateway.publishing import Outgoing
+from consumers.gateway.sqs.calls import QueueFacts, SqsCall
+from consumers.gateway.sqs.contents import MOST_BYTES, Contents, contents
+from consumers.gateway.sqs.entries import Entry, each_of, entries_of
+from consumers.gateway.sqs.errors import SqsError
+from penstock.records import Message
+
+_LONGEST_DELAY = 900
+_TEXT = "text/plain; charset=utf-8"
+_INVOCATION = "amz-sdk-invocation-id"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A message that is checked."""
+
+    contents: Contents
+    outgoing: Outgoing
+
+
+async def send(call: SqsCall) -> dict[str, Any]:
+    """Send one message."""
+    facts = await call.facts()
+    ready = _ready(call, call.given, facts)
+    (published,) = _enqueue(call, [ready])
+    return await _answer(ready, published)
+
+
+async def send_batch(call: SqsCall) -> dict[str, Any]:
+    """Send up to ten messages, each for itself."""
+    facts = await call.facts()
+    entries = entries_of(call)
+    ready: dict[str, _Ready] = {}
+
+    async def checked(_: SqsCall, entry: Entry) -> dict[str, Any]:
+        ready[entry["Id"]] = _ready(call, entry, facts)
+        return {}
+
+    refused = (await each_of(call, checked, entries)).get("Failed", [])
+    if sum(each.contents.size for each in ready.values()) > MOST_BYTES:
+        raise SqsError(
+            "BatchRequestTooLong",
+            f"Batch requests cannot be longer than {MOST_BYTES} bytes.",
+        )
+    published = dict(zip(ready, _enqueue(call, list(ready.values())), strict=True))
+
+    async def answered(_: SqsCall, entry: Entry) -> dict[str, Any]:
+        return await _answer(ready[entry["Id"]], published[entry["Id"]])
+
+    made = await each_of(call, answered, [each for each in entries if each["Id"] in ready])
+    failed = refused + made.pop("Failed", [])
+    return made | ({"Failed": failed} if failed else {})
+
+
+def _ready(call: SqsCall, given: Entry, facts: QueueFacts) -> _Ready:
+    trace = call.http.shown.header("x-amzn-trace-id")
+    made = contents(given, trace, facts.number("MaximumMessageSize"))
+    delay = _delay(given, facts)
+    message = Message(
+        call.address(),
+        made.body.encode(),
+        content_type=_TEXT,
+        headers=made.headers(),
+        not_before=datetime.now(UTC) + timedelta(seconds=delay) if delay else None,
+    )
+    return _Ready(made, Outgoing(message, _claim(call, given)))
+
+
+def _delay(given: Entry, facts: QueueFacts) -> int:
+    delay = given.get("DelaySeconds")
+    if delay is None:
+        delay = facts.number("DelaySeconds")
+    if not isinstance(delay, int) or not 0 <= delay <= _LONGEST_DELAY:
+        raise SqsError(
+            "InvalidParameterValue",
+            f"Value {str(delay)[:40]} for parameter DelaySeconds is invalid. Reason: DelaySeconds"
+            " must be >= 0 and <= 900.",
+        )
+    return delay
+
+
+def _claim(call: SqsCall, given: Entry) -> str | None:
+    """What an attempt has in common with the others of the same call, and with no other call."""
+    invocation = call.http.shown.header(_INVOCATION)
+    if not invocation:
+        return None
+    return claim_of("attempt", invocation, call.operation, msgspec.json.encode(given).decode())
+
+
+def claim_of(*parts: str) -> str:
+    """A text to claim: the same for the same parts only."""
+    digest = hashlib.blake2b(digest_size=24)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+def _enqueue(call: SqsCall, ready: list[_Ready]) -> list[asyncio.Future[UUID]]:
+    if not ready:
+        return []
+    publishes = call.http.services.publishes
+    return publishes.enqueue(call.http.caller.principal, [each.outgoing for each in ready])
+
+
+async def _answer(ready: _Ready, published: asyncio.Future[UUID]) -> dict[str, Any]:
+    return {"MessageId": str(await published)} | ready.contents.digests()
