@@ -18,6 +18,7 @@ from consumers.gateway.groups import ConsumerGroups
 from consumers.gateway.pool import Pool
 from consumers.gateway.present import Present
 from consumers.gateway.publishing import Coalescer
+from consumers.gateway.room import AnswerRoom
 from consumers.gateway.settings import GatewaySettings
 from consumers.gateway.sqs.door import SqsDoor, is_for_sqs
 from consumers.gateway.tails import Tails
@@ -63,15 +64,17 @@ class Gateway:
             failures_a_minute=settings.failures_a_minute,
             clock=clock,
         )
+        room = AnswerRoom(settings.answers_bytes)
         self.services = Services(
             settings,
             access,
             self._pool,
             self._ordered_pool,
             Coalescer(self._publish_pool, publishes),
-            Tails(self._pool),
+            Tails(self._pool, room),
             ConsumerGroups(self._pool),
             Present(settings.account_requests),
+            room,
         )
         self.tally = Tally()
         self.app = Front(_Doors(self.services), settings, self.tally)

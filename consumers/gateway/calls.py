@@ -18,15 +18,25 @@ from consumers.gateway.polls import Polls
 from consumers.gateway.pool import Pool
 from consumers.gateway.present import Present
 from consumers.gateway.publishing import Coalescer
+from consumers.gateway.room import AnswerRoom, AnswerShare
 from consumers.gateway.settings import GatewaySettings
 from consumers.gateway.tails import Tails
 
 T = TypeVar("T")
 
 _LONGEST_NUMBER = 20
+#: Answers are sent in parts of so many bytes: what waits for a caller is held once.
+PART_BYTES = 65_536
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+
+
+async def send_parts(send: Send, data: bytes) -> None:
+    """Send some of an answer.  Who takes too little is cut off by the protocol."""
+    for begin in range(0, len(data), PART_BYTES):
+        part = data[begin : begin + PART_BYTES]
+        await send({"type": "http.response.body", "body": part, "more_body": True})
 
 
 class Gone(Exception):
@@ -46,6 +56,7 @@ class Services:
     tails: Tails
     groups: ConsumerGroups
     present: Present
+    room: AnswerRoom
     polls: Polls = field(default_factory=Polls)
 
 
@@ -59,6 +70,8 @@ class HttpCall:
     params: Mapping[str, str]
     receive: Receive
     send: Send
+    #: Its part of the room for all answers.
+    share: AnswerShare
 
     def address(self, name: str) -> str:
         """A name of the account, as the log knows it: below the account's namespace."""

@@ -15,6 +15,7 @@ import msgspec
 from consumers.gateway.answers import GatewayAnswer, Refused, as_json
 from consumers.gateway.calls import HttpCall, number
 from consumers.gateway.operations import Operation, Parameter
+from consumers.gateway.queues import handed_out
 from penstock.errors import MalformedReceipt, SubscriptionNotFound
 from penstock.records import Message
 from penstock.subscriptions import list_subscriptions, queue, stream
@@ -115,9 +116,7 @@ async def next_message(call: HttpCall) -> GatewayAnswer:
     """Receive one message, hidden from others for a while."""
     address = _address(call)
     seconds = number(call.queries(), "invisibilityTimeSeconds", 30, 0, _LONGEST_CLAIM)
-    found = await call.run(
-        lambda connection: queue.hand_out(connection, address, 1, visibility_seconds=seconds)
-    )
+    found = await handed_out(call, address, 1, seconds)
     if not found:
         return GatewayAnswer(204)
     return as_json(200, _message(found[0]))

@@ -7,14 +7,24 @@ import logging
 import re
 import time
 from collections.abc import Container, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from consumers.gateway.answers import GatewayAnswer, Refused, as_refused, refused
 from consumers.gateway.bodies import Bodies, require_length
-from consumers.gateway.calls import Gone, HttpCall, Receive, Send, Services
+from consumers.gateway.calls import (
+    PART_BYTES,
+    Gone,
+    HttpCall,
+    Receive,
+    Send,
+    Services,
+    send_parts,
+)
 from consumers.gateway.credentials.shown import ShownRequest
 from consumers.gateway.operations import Operation
+from consumers.gateway.room import AnswerShare
 from consumers.gateway.settings import GatewaySettings
 
 logger = logging.getLogger("penstock.gateway")
@@ -142,21 +152,27 @@ class Endpoint:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Find out who calls, and let the handler answer."""
         params: Mapping[str, str] = scope["path_params"]
-        try:
-            made = await self._answered(scope, params, receive, send)
-        except Gone:
-            return
-        except Exception as error:
-            problem = error if isinstance(error, Refused) else as_refused(error)
-            if problem is None:
-                raise
-            named = {f"{name}Name": value for name, value in params.items()}
-            made = refused(problem, self._operation.name, named)
-        if made is not None:
-            await answer(send, made)
+        with closing(AnswerShare(self._services.room)) as share:
+            try:
+                made = await self._answered(scope, params, receive, send, share)
+            except Gone:
+                return
+            except Exception as error:
+                problem = error if isinstance(error, Refused) else as_refused(error)
+                if problem is None:
+                    raise
+                named = {f"{name}Name": value for name, value in params.items()}
+                made = refused(problem, self._operation.name, named)
+            if made is not None:
+                await answer(send, made, share)
 
     async def _answered(
-        self, scope: Any, params: Mapping[str, str], receive: Receive, send: Send
+        self,
+        scope: Any,
+        params: Mapping[str, str],
+        receive: Receive,
+        send: Send,
+        share: AnswerShare,
     ) -> GatewayAnswer | None:
         services, operation = self._services, self._operation
         headers = headers_of(scope)
@@ -177,7 +193,10 @@ class Endpoint:
         with services.present.one(caller):
             async with self._bodies.read(receive, headers, most) as body:
                 access.require_body(caller, body, origin.address)
-                call = HttpCall(services, caller, replace(shown, body=body), params, receive, send)
+                share.account = caller.principal.account_id
+                call = HttpCall(
+                    services, caller, replace(shown, body=body), params, receive, send, share
+                )
                 return await operation.handler(call)
 
 
@@ -236,8 +255,10 @@ def shown_by(scope: Any, headers: Mapping[str, str]) -> ShownRequest:
     )
 
 
-async def answer(send: Send, made: GatewayAnswer) -> None:
-    """Send a whole answer."""
+async def answer(send: Send, made: GatewayAnswer, share: AnswerShare | None = None) -> None:
+    """Send a whole answer, which needs its share of the room until it was taken."""
+    if share is not None:
+        share.keep_if_any(len(made.body))
     headers = [(name.lower().encode(), value.encode()) for name, value in made.headers.items()]
     if made.body:
         headers.append((b"content-type", made.content_type.encode()))
@@ -245,4 +266,7 @@ async def answer(send: Send, made: GatewayAnswer) -> None:
         headers.append((b"content-length", str(len(made.body)).encode()))
     start = {"type": "http.response.start", "status": made.status, "headers": headers}
     await send(start)
-    await send({"type": "http.response.body", "body": made.body})
+    # Short ones in one part.
+    head, tail = made.body[:-PART_BYTES], made.body[-PART_BYTES:]
+    await send_parts(send, head)
+    await send({"type": "http.response.body", "body": tail})

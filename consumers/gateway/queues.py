@@ -13,6 +13,7 @@ from consumers.gateway.answers import GatewayAnswer, as_json
 from consumers.gateway.calls import HttpCall, number
 from consumers.gateway.operations import Operation, Parameter
 from consumers.gateway.polls import LONGEST_SECONDS
+from consumers.gateway.room import most_events, size_of
 from ops.sinks.cloudevents import to_json
 from penstock.subscriptions import dead_letters, queue
 from penstock.subscriptions.dead_letters import DeadLetter
@@ -50,14 +51,9 @@ async def receive(call: HttpCall) -> GatewayAnswer:
     """Receive messages; with ``wait_seconds``, wait for the first one."""
     wanted, address = call.body(Receiving), call.address("queue")
     seconds = min(max(wanted.wait_seconds, 0.0), LONGEST_SECONDS)
-    most = min(wanted.max_events, MOST_RECEIVED)
 
     async def look() -> list[Delivery]:
-        return await call.run(
-            lambda connection: queue.hand_out(
-                connection, address, most, visibility_seconds=wanted.visibility_seconds
-            )
-        )
+        return await handed_out(call, address, wanted.max_events, wanted.visibility_seconds)
 
     async def give_back(found: list[Delivery]) -> None:
         receipts = [each.receipt for each in found]
@@ -66,6 +62,24 @@ async def receive(call: HttpCall) -> GatewayAnswer:
     polled = call.services.polls.wait(address, seconds, look, give_back)
     found = await call.unless_gone(polled)
     return GatewayAnswer(200, b'{"messages":[' + b",".join(map(_delivery, found)) + b"]}")
+
+
+async def handed_out(
+    call: HttpCall, address: str, most: int, visibility_seconds: float | None
+) -> list[Delivery]:
+    """A look at a queue, with room for what it may find."""
+    size = await call.share.take(size_of(min(max(1, most), MOST_RECEIVED)))
+    fitting = min(most, most_events(size))
+    found: list[Delivery] = []
+    try:
+        found = await call.run(
+            lambda connection: queue.hand_out(
+                connection, address, fitting, visibility_seconds=visibility_seconds
+            )
+        )
+    finally:
+        call.share.keep(sum(len(each.event.payload) for each in found))
+    return found
 
 
 async def _settle(

@@ -73,6 +73,9 @@ class GatewaySettings(ServiceSettings):
     bodies_bytes: int = option(
         "whole", 268_435_456, "all bodies of requests at a time; more get 503", 1_024, 2**40
     )
+    answers_bytes: int = option(
+        "whole", 268_435_456, "all long answers at a time; more wait, then 503", 8_388_608, 2**40
+    )
     max_requests: int = option("whole", 4_096, "requests at a time; more get 503", 1, 1_000_000)
     account_requests: int = option(
         "whole", 2_048, "of them, of one account without a quota; more get 429", 1, 1_000_000

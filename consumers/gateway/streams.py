@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from functools import partial
 
 from consumers.gateway.answers import GatewayAnswer, Refused, as_refused
-from consumers.gateway.calls import Gone, HttpCall, number
+from consumers.gateway.calls import PART_BYTES, Gone, HttpCall, number, send_parts
 from consumers.gateway.operations import Operation, Parameter
-from consumers.gateway.tails import KeptEvent, Seat, read_on
+from consumers.gateway.room import size_of
+from consumers.gateway.tails import MOST_TAKEN_BYTES, KeptEvent, Seat, read_on
 from penstock.records import PartitionRange
 from penstock.topics import names
 
@@ -49,8 +50,8 @@ class StreamListener:
         await self._fetch_missing()
         while True:
             events = self._tail.ring.since(number_)
-            number_ = self._tail.ring.next_number
-            if events is None or not await self._send_next(events):
+            number_ = self._tail.ring.next_number if events is None else number_ + len(events)
+            if events is None or not await self._send_kept(events):
                 await self._fetch_missing()
                 continue
             if self._seat.is_lost or time.monotonic() - self._asked >= RIGHT_SECONDS:
@@ -64,32 +65,57 @@ class StreamListener:
 
     async def _send_next(self, events: list[KeptEvent]) -> bool:
         """Send those that come next; False when one is missing between."""
-        frames: list[bytes] = []
         is_whole = True
-        for event in events:
-            if self._partition not in {None, event.partition}:
-                continue
-            position = self.positions.get(event.partition, 0)
-            if event.sequence > position + 1:
-                is_whole = False
-                break
-            if event.sequence == position + 1:
-                self.positions[event.partition] = event.sequence
-                frames.append(self._frame(event))
-        if frames:
-            await self._send(b"".join(frames))
+
+        def frames() -> Iterator[bytes]:
+            nonlocal is_whole
+            for event in events:
+                if self._partition not in {None, event.partition}:
+                    continue
+                position = self.positions.get(event.partition, 0)
+                if event.sequence > position + 1:
+                    is_whole = False
+                    return
+                if event.sequence == position + 1:
+                    self.positions[event.partition] = event.sequence
+                    yield self._frame(event)
+
+        for data in together(frames()):
+            await self._send(data)
         return is_whole
+
+    async def _send_kept(self, events: list[KeptEvent]) -> bool:
+        """The same with what the ring had.  It counts if it is long: the ring may drop it."""
+        size = sum(len(event.data) for event in events)
+        if size <= MOST_TAKEN_BYTES:
+            return await self._send_next(events)
+        share = self._call.share
+        await share.take(size)
+        try:
+            return await self._send_next(events)
+        finally:
+            share.keep(0)
 
     async def _fetch_missing(self) -> None:
         """Fetch what is missing, until the position of each partition is the newest."""
         while True:
             ranges = await self.ranges()
-            found = await self._call.run(
-                partial(read_on, topic=self._topic, ranges=ranges, known=dict(self.positions))
+            known = dict(self.positions)
+            missing = sum(
+                max(0, each.high_watermark - known.get(each.partition, 0)) for each in ranges
             )
-            if not found:
+            if not missing:
                 return
-            await self._send_next(found)
+            share = self._call.share
+            room = await share.take(size_of(missing))
+            try:
+                found = await self._call.run(
+                    partial(read_on, topic=self._topic, ranges=ranges, known=known, room=room)
+                )
+                share.keep(sum(len(event.data) for event in found))
+                await self._send_next(found)
+            finally:
+                share.keep(0)
 
     def _frame(self, event: KeptEvent) -> bytes:
         self.history = event.history
@@ -100,7 +126,7 @@ class StreamListener:
         return f"{self.history}.{places}"
 
     async def _send(self, data: bytes) -> None:
-        await send_events(self._call, data)
+        await send_parts(self._call.send, data)
         self._sent = time.monotonic()
 
 
@@ -126,9 +152,18 @@ async def begin_stream(call: HttpCall) -> None:
     await call.send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
-async def send_events(call: HttpCall, data: bytes) -> None:
-    """Send some of it.  Who takes nothing for long is cut off by the protocol."""
-    await call.send({"type": "http.response.body", "body": data, "more_body": True})
+def together(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """Short frames in one part; never many long ones at a time."""
+    some: list[bytes] = []
+    size = 0
+    for frame in frames:
+        some.append(frame)
+        size += len(frame)
+        if size >= PART_BYTES:
+            yield b"".join(some)
+            some, size = [], 0
+    if some:
+        yield b"".join(some)
 
 
 async def until_gone(call: HttpCall, listening: Awaitable[None]) -> None:
@@ -141,7 +176,7 @@ async def until_gone(call: HttpCall, listening: Awaitable[None]) -> None:
         problem = error if isinstance(error, Refused) else as_refused(error)
         if problem is None:
             raise
-        await send_events(call, f"event: end\ndata: {problem.status}\n\n".encode())
+        await send_parts(call.send, f"event: end\ndata: {problem.status}\n\n".encode())
     await call.send({"type": "http.response.body", "body": b""})
 
 

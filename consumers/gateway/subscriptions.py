@@ -12,11 +12,12 @@ from typing import Annotated, Any
 import msgspec
 
 from consumers.gateway.answers import GatewayAnswer, Refused, as_json
-from consumers.gateway.calls import HttpCall, number
+from consumers.gateway.calls import HttpCall, number, send_parts
 from consumers.gateway.group_members import GroupMember
 from consumers.gateway.groups import ConsumerGroup
 from consumers.gateway.operations import Operation, Parameter
-from consumers.gateway.streams import COMMENT_SECONDS, begin_stream, send_events, until_gone
+from consumers.gateway.room import most_events, size_of
+from consumers.gateway.streams import COMMENT_SECONDS, begin_stream, together, until_gone
 from ops.sinks.cloudevents import to_json
 from penstock import subscriptions
 from penstock.errors import StaleLease, WrongMode
@@ -85,17 +86,24 @@ class SubscriptionListener:
     async def _poll(self, membership: Membership, leases: list[Lease], room: int) -> bool:
         """Send what is unread; False when there was nothing."""
         member = self._member
-        polled = await self._call.run(
-            partial(
-                stream.poll,
-                member=membership,
-                leases=leases,
-                max_events=min(room, _AT_ONCE),
+        share = self._call.share
+        size = await share.take(size_of(min(room, _AT_ONCE)))
+        try:
+            polled = await self._call.run(
+                partial(
+                    stream.poll,
+                    member=membership,
+                    leases=leases,
+                    max_events=min(room, _AT_ONCE, most_events(size)),
+                )
             )
-        )
-        for lease, events in polled:
-            if member.sending(lease, events):
-                await self._send(b"".join(self._frame(lease, each) for each in events))
+            share.keep(sum(len(each.payload) for _, events in polled for each in events))
+            for lease, events in polled:
+                if member.sending(lease, events):
+                    for data in together(self._frame(lease, each) for each in events):
+                        await self._send(data)
+        finally:
+            share.keep(0)
         if not polled:
             member.found_nothing(leases)
         return bool(polled)
@@ -119,7 +127,7 @@ class SubscriptionListener:
     async def _send(self, data: bytes) -> None:
         self._member.sending_since = time.monotonic()
         try:
-            await send_events(self._call, data)
+            await send_parts(self._call.send, data)
         finally:
             self._member.sending_since = math.inf
         self._sent = time.monotonic()

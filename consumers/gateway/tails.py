@@ -11,14 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from consumers.gateway.answers import Refused, as_refused
 from consumers.gateway.pool import Pool, Principal
+from consumers.gateway.room import (
+    MOST_EVENT_BYTES,
+    AnswerRoom,
+    AnswerShare,
+    most_events,
+    size_of,
+)
 from ops.sinks.cloudevents import to_json
 from penstock import log
 from penstock.records import Event, PartitionRange
@@ -28,9 +36,14 @@ logger = logging.getLogger("penstock.gateway")
 
 MOST_KEPT = 2_048
 MOST_KEPT_BYTES = 8_388_608
-#: Events of one fetch, and after how many bytes a read ends.
+#: Of all rings together; each topic that is listened to has an equal part.
+ALL_KEPT_BYTES = 67_108_864
+#: Events of a partition in one read.
 _AT_ONCE = 100
-MOST_READ_BYTES = 8_388_608
+#: The reader of a topic has room for so many, whatever is in them, and so for many short ones.
+_READ_EVENTS = 8
+#: What a listener takes out of the ring at a time: so long its caller may keep it.
+MOST_TAKEN_BYTES = 65_536
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 
@@ -58,12 +71,12 @@ class Ring:
     next_number: int = 0
     size: int = 0
 
-    def add(self, event: KeptEvent) -> None:
-        """Add one, and drop the oldest while there are too many."""
+    def add(self, event: KeptEvent, most_bytes: int = MOST_KEPT_BYTES) -> None:
+        """Add one, and drop the oldest while there are too many; one that is too long, too."""
         self.kept.append(event)
         self.next_number += 1
         self.size += len(event.data)
-        while len(self.kept) > MOST_KEPT or (self.size > MOST_KEPT_BYTES and len(self.kept) > 1):
+        while len(self.kept) > MOST_KEPT or self.size > most_bytes:
             self.size -= len(self.kept.popleft().data)
 
     def skip(self) -> None:
@@ -73,20 +86,29 @@ class Ring:
         self.next_number += 1
 
     def since(self, number: int) -> list[KeptEvent] | None:
-        """Those from a number on; None when one of them was dropped already."""
+        """Some from a number on, or the only next one; None when it was dropped already."""
         first = self.next_number - len(self.kept)
         if number < first:
             return None
-        return list(islice(self.kept, number - first, None))
+        found: list[KeptEvent] = []
+        size = 0
+        for event in islice(self.kept, number - first, None):
+            size += len(event.data)
+            if found and size > MOST_TAKEN_BYTES:
+                break
+            found.append(event)
+        return found
 
 
 class TopicTail:
     """The reader of one topic, which works while somebody listens."""
 
-    def __init__(self, pool: Pool, topic: str) -> None:
+    def __init__(self, pool: Pool, room: AnswerRoom, topic: str, tails: Sized) -> None:
         self.ring = Ring()
         self.seats: list[Seat] = []
         self._pool = pool
+        self._room = room
+        self._tails = tails
         self._topic = topic
         self._known: dict[int, int] | None = None
         self._changed = asyncio.Event()
@@ -108,7 +130,7 @@ class TopicTail:
             seat = self.seats[0]
             is_first = self._known is None
             try:
-                events = await self._pool.run(seat.principal, self._look)
+                events = await self._read_for(seat)
                 if is_first:
                     # Who has fetched before this look may have missed what came between.
                     self.ring.skip()
@@ -121,8 +143,9 @@ class TopicTail:
                     self.lose(seat)
                     self._known = None  # the topic may be another one of this name
                 events = []
+            most_bytes = min(MOST_KEPT_BYTES, ALL_KEPT_BYTES // max(1, len(self._tails)))
             for event in events:
-                self.ring.add(event)
+                self.ring.add(event, most_bytes)
             if events:
                 self._wake()
                 pause = FIRST_PAUSE_SECONDS
@@ -141,12 +164,17 @@ class TopicTail:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _look(self, connection: Any) -> list[KeptEvent]:
+    async def _read_for(self, seat: Seat) -> list[KeptEvent]:
+        with closing(AnswerShare(self._room, seat.principal.account_id)) as share:
+            size = await share.take(size_of(_READ_EVENTS))
+            return await self._pool.run(seat.principal, partial(self._look, size=size))
+
+    def _look(self, connection: Any, size: int) -> list[KeptEvent]:
         ranges = names.partition_ranges(connection, self._topic)
         known = self._known
         if known is None:
             known = {each.partition: each.high_watermark for each in ranges}
-        found = read_on(connection, self._topic, ranges, known)
+        found = read_on(connection, self._topic, ranges, known, size)
         self._known = known | {each.partition: each.sequence for each in found}
         return found
 
@@ -154,15 +182,16 @@ class TopicTail:
 class Tails:
     """The tails of a process."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, room: AnswerRoom) -> None:
         self._pool = pool
+        self._room = room
         self._tails: dict[tuple[str, str], TopicTail] = {}
 
     @contextmanager
     def joined(self, principal: Principal, topic: str) -> Iterator[Seat]:
         """One more listener of a topic, until it leaves."""
         key = (principal.account_id, topic)
-        tail = self._tails.setdefault(key, TopicTail(self._pool, topic))
+        tail = self._tails.setdefault(key, TopicTail(self._pool, self._room, topic, self._tails))
         seat = Seat(tail, principal)
         tail.seats.append(seat)
         if tail.task is None or tail.task.done():
@@ -185,16 +214,40 @@ class Seat:
 
 
 def read_on(
-    connection: Any, topic: str, ranges: Iterable[PartitionRange], known: Mapping[int, int]
+    connection: Any,
+    topic: str,
+    ranges: Iterable[PartitionRange],
+    known: Mapping[int, int],
+    room: int,
 ) -> list[KeptEvent]:
-    """The next events after these sequences, a few of each partition."""
+    """The next events after these sequences, a few of each partition, in so many bytes."""
     found: list[KeptEvent] = []
-    size = 0
     for each in ranges:
         after = known.get(each.partition, 0)
-        if each.high_watermark > after and size < MOST_READ_BYTES:
+        if each.high_watermark > after and room >= MOST_EVENT_BYTES:
             most = min(_AT_ONCE, each.high_watermark - after)
-            events = log.fetch(connection, topic, each.partition, after + 1, most)
+            events = fetch_fitting(
+                connection, topic, each.partition, after + 1, most=most, room=room
+            )
+            room -= sum(len(event.payload) for event in events)
             found += map(KeptEvent.of, events)
-            size += sum(len(event.payload) for event in events)
+    return found
+
+
+def fetch_fitting(
+    connection: Any, topic: str, partition: int, begin: int, *, most: int, room: int
+) -> list[Event]:
+    """So many events, or fewer when they are long: the caller goes on after the last one.
+
+    Nobody knows how long events are before they are read.  So it reads no more at a time than have
+    room if each is as long as one may be.
+    """
+    found: list[Event] = []
+    while len(found) < most and (room >= MOST_EVENT_BYTES or not found):
+        wanted = min(most - len(found), most_events(room))
+        some = log.fetch(connection, topic, partition, begin + len(found), wanted)
+        found += some
+        room -= sum(len(event.payload) for event in some)
+        if len(some) < wanted:
+            break
     return found

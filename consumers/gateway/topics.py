@@ -14,18 +14,17 @@ from consumers.gateway import cloudevents
 from consumers.gateway.answers import GatewayAnswer, Refused, as_json
 from consumers.gateway.calls import HttpCall, number
 from consumers.gateway.operations import Operation, Parameter
-from consumers.gateway.tails import MOST_READ_BYTES
+from consumers.gateway.room import size_of
+from consumers.gateway.tails import fetch_fitting
 from ops.sinks.cloudevents import to_json
-from penstock import log
 from penstock.errors import TopicNotFound
 from penstock.log.positions import sequence_of
 from penstock.publishing.publish import publish_once
-from penstock.records import Event, Message
+from penstock.records import Message
 from penstock.topics import names
 
 _HIGHEST = 2**63 - 1
 MOST_FETCHED = 1_000
-_AT_ONCE = 100
 #: Events of a batch in plain JSON.
 MOST_PUBLISHED = 10_000
 
@@ -143,30 +142,16 @@ async def fetch(call: HttpCall) -> GatewayAnswer:
         raise Refused(400, "say where to begin: from=SEQUENCE, or lsn=LOG_EPOCH.SEQUENCE")
     sequence = number(given, "from", 1, 1, _HIGHEST)
 
-    def work(connection: Any) -> list[Event]:
+    room = await call.share.take(size_of(most))
+
+    def work(connection: Any) -> bytes:
         begin = sequence
         if "lsn" in given:
             begin = sequence_of(connection, topic, partition, given["lsn"])
-        return _some(connection, topic, partition, begin, most)
+        events = fetch_fitting(connection, topic, partition, begin, most=most, room=room)
+        return b"[" + b",".join(map(to_json, events)) + b"]"
 
-    events = await call.run(work)
-    body = b"[" + b",".join(map(to_json, events)) + b"]"
-    return GatewayAnswer(200, body, cloudevents.BATCH)
-
-
-def _some(connection: Any, topic: str, partition: int, begin: int, most: int) -> list[Event]:
-    """So many events, or fewer when they are long: the caller goes on after the last one."""
-    found: list[Event] = []
-    size = 0
-    while len(found) < most and size < MOST_READ_BYTES:
-        some = log.fetch(
-            connection, topic, partition, begin + len(found), min(_AT_ONCE, most - len(found))
-        )
-        found += some
-        size += sum(len(event.payload) for event in some)
-        if len(some) < _AT_ONCE:
-            break
-    return found
+    return GatewayAnswer(200, await call.run(work), cloudevents.BATCH)
 
 
 async def _single(call: HttpCall, message: Message, *, strict: bool) -> GatewayAnswer:

@@ -88,6 +88,7 @@ class GatewayWorker:
         return {
             "gateway_present": gateway.tally.present,
             "gateway_polls": gateway.services.polls.waiting,
+            "gateway_answer_bytes": gateway.services.room.used,
             "gateway_listeners": gateway.services.groups.members,
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from consumers.gateway.bodies import Bodies, require_length
 from consumers.gateway.calls import Gone, HttpCall, Receive, Send, Services
 from consumers.gateway.front import answer, headers_of, origin_of, shown_by
 from consumers.gateway.present import TooManyRequests
+from consumers.gateway.room import AnswerShare
 from consumers.gateway.sqs import messages, queues, sending
 from consumers.gateway.sqs.calls import (
     KnownQueues,
@@ -84,19 +86,23 @@ class SqsDoor:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one call."""
-        try:
-            made = await self._answered(scope, receive, send)
-        except Gone:
-            return
-        except Exception as error:
-            problem = as_sqs_error(error)
-            if problem is None:
-                logger.exception("a call of SQS failed")
-                problem = SqsError("InternalFailure", "The gateway has failed; its log says why.")
-            made = problem.answer()
-        await answer(send, made)
+        with closing(AnswerShare(self._services.room)) as share:
+            try:
+                made = await self._answered(scope, receive, send, share)
+            except Gone:
+                return
+            except Exception as error:
+                problem = as_sqs_error(error)
+                if problem is None:
+                    logger.exception("a call of SQS failed")
+                    told = "The gateway has failed; its log says why."
+                    problem = SqsError("InternalFailure", told)
+                made = problem.answer()
+            await answer(send, made, share)
 
-    async def _answered(self, scope: Any, receive: Receive, send: Send) -> GatewayAnswer:
+    async def _answered(
+        self, scope: Any, receive: Receive, send: Send, share: AnswerShare
+    ) -> GatewayAnswer:
         services, headers = self._services, headers_of(scope)
         if "x-amz-target" not in headers:
             return GatewayAnswer(400, _OLD_PROTOCOL, "text/xml")
@@ -108,8 +114,9 @@ class SqsDoor:
         async with self._bodies.read(receive, headers, most) as body:
             caller = services.access.aws_caller(signer, body, origin.address)
             scope["told"] = {"account": caller.account, "key": caller.principal.key_id}
+            share.account = caller.principal.account_id
             call = SqsCall(
-                HttpCall(services, caller, shown, {}, receive, send),
+                HttpCall(services, caller, shown, {}, receive, send, share),
                 self._known,
                 _parameters(body),
                 services.settings.sqs_url or f"{origin.scheme}://{headers['host']}",

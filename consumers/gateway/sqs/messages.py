@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+from consumers.gateway.queues import handed_out
 from consumers.gateway.sqs.calls import SqsCall, as_sqs_error
 from consumers.gateway.sqs.contents import (
     GROUP,
@@ -65,9 +66,7 @@ async def _polled(
     call: SqsCall, address: str, most: int, seconds: int | None, wait: int
 ) -> list[Delivery]:
     async def look() -> list[Delivery]:
-        return await call.run(
-            lambda connection: queue.hand_out(connection, address, most, visibility_seconds=seconds)
-        )
+        return await handed_out(call.http, address, most, seconds)
 
     async def give_back(found: list[Delivery]) -> None:
         receipts = [each.receipt for each in found]

@@ -103,9 +103,9 @@ def test_what_comes_between_a_listeners_fetch_and_the_first_look_is_not_missed(
     fetched, may_look = threading.Event(), threading.Event()
     look, fetch = TopicTail._look, StreamListener._fetch_missing
 
-    def late(tail: TopicTail, connection: Any) -> Any:
+    def late(tail: TopicTail, connection: Any, size: int) -> Any:
         assert may_look.wait(20)
-        return look(tail, connection)
+        return look(tail, connection, size)
 
     async def told(listener: StreamListener) -> None:
         await fetch(listener)
@@ -168,3 +168,7 @@ def test_a_ring_says_when_something_was_dropped() -> None:
     assert ring.since(0) is None
     assert [each.sequence for each in ring.since(tails.MOST_KEPT) or []] == [tails.MOST_KEPT + 1]
     assert ring.since(tails.MOST_KEPT + 1) == []
+    # What has no room in a ring is not kept by it, and is fetched.
+    ring.add(KeptEvent(0, tails.MOST_KEPT + 2, 1, b"x" * 100), most_bytes=99)
+    assert ring.since(tails.MOST_KEPT + 1) is None
+    assert (ring.size, ring.since(tails.MOST_KEPT + 2)) == (0, [])
