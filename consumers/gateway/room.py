@@ -31,7 +31,7 @@ def size_of(events: int) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _Claimed:
     account: str
     size: int
     granted: asyncio.Future[None]
@@ -43,14 +43,14 @@ class AnswerRoom:
     def __init__(self, most: int) -> None:
         self._most = most
         self._by_account: Counter[str] = Counter()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Claimed] = []
         self.used = 0
         #: The most that was ever used.
         self.peak = 0
 
     async def take(self, account: str, size: int) -> int:
         """Wait for room; returns how much there is.  Refused (503) when none comes."""
-        one = _Waiting(
+        one = _Claimed(
             account, min(size, self._most // 2), asyncio.get_running_loop().create_future()
         )
         self._waiting.append(one)
