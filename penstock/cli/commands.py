@@ -88,6 +88,10 @@ OWN = {
         "cloudevents:check",
         "Read CloudEvents strictly: one that is none is refused, and its attribute named.",
     ),
+    "asyncapi": (
+        "asyncapi:of_database",
+        "Write an account's topics as an AsyncAPI 3.0 document: where each is heard and published.",
+    ),
     "consume": (
         "consume:consume",
         "Join a subscription and write the events of the partitions that it is handed.",
@@ -164,10 +168,10 @@ def registered() -> list[EntryPoint]:
 def load(name: str) -> Any:
     """A command of the wheel."""
     module, _, attribute = OWN[name][0].partition(":")
-    return _command(name, getattr(import_module(f"penstock.cli.{module}"), attribute))
+    return as_command(name, getattr(import_module(f"penstock.cli.{module}"), attribute))
 
 
-def _command(name: str, found: Any) -> Any:
+def as_command(name: str, found: Any) -> Any:
     """The command that a Typer application is, or a function becomes."""
     import typer
 
@@ -197,7 +201,7 @@ def about(entry: EntryPoint) -> str:
 def load_registered(entry: EntryPoint) -> Any:
     """A Typer application, or a function that becomes one command."""
     try:
-        return _command(entry.name, entry.load())
+        return as_command(entry.name, entry.load())
     except ModuleNotFoundError as error:
         return _placeholder(entry.name, (error.name or "").partition(".")[0])
 

@@ -75,11 +75,11 @@ def publish(
 
     message = Message(
         topic,
-        _payload(payload, file),
+        payload_of(payload, file),
         key=key,
         type=type_,
         content_type=content_type,
-        headers=dict(_header(each) for each in header) if header else None,
+        headers=dict(header_of(each) for each in header) if header else None,
         event_id=event_id,
         partition=partition,
         not_before=not_before.replace(tzinfo=UTC) if not_before else None,
@@ -264,7 +264,8 @@ def _plain(text: str) -> str:
     return text if text.isprintable() else json.dumps(text)
 
 
-def _payload(payload: str | None, file: Path | None) -> bytes:
+def payload_of(payload: str | None, file: Path | None) -> bytes:
+    """The payload that a command was given."""
     if (payload is None) == (file is None):
         raise InvalidArgument(
             "the command needs one payload", hint="give a text, - for standard input, or --file"
@@ -277,7 +278,8 @@ def _payload(payload: str | None, file: Path | None) -> bytes:
     return sys.stdin.buffer.read() if payload == "-" else str(payload).encode()
 
 
-def _header(text: str) -> tuple[str, Any]:
+def header_of(text: str) -> tuple[str, Any]:
+    """A header that was written as name=value."""
     name, found, value = text.partition("=")
     if not found or not name:
         raise InvalidArgument(f"the header {text!r} is not name=value")

@@ -17,16 +17,19 @@ USAGE = "Usage: penstock [OPTIONS] COMMAND [ARGS]..."
 ABOUT = "Events in the database that you already have."
 MORE = (
     "The database is PENSTOCK_DATABASE_URL, or else DB_TYPE, DB_HOST, DB_PORT, DB_NAME, DB_USER"
-    " and DB_PASSWORD. In a checkout without these it is the embedded one, if that runs.\n"
+    " and DB_PASSWORD. In a checkout without these it is the embedded one, if that runs."
+    " Without a database, PENSTOCK_GATEWAY_URL and PENSTOCK_GATEWAY_KEY name an HTTP gateway.\n"
     "Exit codes: 0 done; 1 the answer is no; 2 the call was wrong; 3 the database or the machine"
     " failed."
 )
 
 SCHEMA = "The schema that holds Penstock, else PENSTOCK_SCHEMA."
+GATEWAY = "An HTTP gateway instead of a database: https://HOST/ACCOUNT."
 VERSION = "Say the version and leave."
 #: Each option, what it takes, and what it does.
 OPTIONS = (
     ("--schema", "<str>", SCHEMA),
+    ("--gateway", "<str>", GATEWAY),
     ("--version", "<bool>", VERSION),
     ("--help", "<bool>", "Show this message and exit."),
 )

@@ -13,8 +13,9 @@ import typer
 from typer.core import TyperGroup
 
 import penstock
-from penstock.cli import page
+from penstock.cli import over_http, page
 from penstock.cli.commands import OWN, is_here, load, load_registered, registered
+from penstock.http.address import URL_VARIABLE
 
 
 class Commands(TyperGroup):
@@ -28,6 +29,8 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command of the wheel, or else one of the platform.  It is loaded now."""
+        if ctx.params.get("gateway") or over_http.is_meant():
+            return over_http.load(cmd_name)
         if cmd_name in OWN:
             return load(cmd_name)
         return next((load_registered(each) for each in self._more() if each.name == cmd_name), None)
@@ -64,6 +67,10 @@ def options(
         str | None,
         typer.Option(help=page.SCHEMA),
     ] = None,
+    gateway: Annotated[
+        str | None,
+        typer.Option(help=page.GATEWAY),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option("--version", help=page.VERSION, is_eager=True, callback=_say_version),
@@ -74,6 +81,8 @@ def options(
 
         # The environment, so that sub-commands, their threads and processes all see it.
         os.environ[config.SCHEMA_VARIABLE] = config.validate_schema(schema)
+    if gateway is not None:
+        os.environ[URL_VARIABLE] = gateway
 
 
 def _asks_nothing(arguments: list[str]) -> bool:
@@ -84,6 +93,8 @@ def _asks_nothing(arguments: list[str]) -> bool:
 def _embedded() -> AbstractContextManager[None]:
     from penstock.cli.embedded import found_where_none_is_configured
 
+    if over_http.is_meant():
+        return nullcontext()
     return found_where_none_is_configured()
 
 

@@ -181,11 +181,17 @@ class GatewayClient:
         self.call(calls.commit(subscription, events))
 
     def tail(
-        self, topic: str, *, start: str = "latest", partition: int | None = None
+        self, topic: str, *, start: str = "latest", partition: int | None = None, after: str = ""
     ) -> Iterator[Event]:
-        """Events of a topic as they come, each once and in order; it connects again by itself."""
+        """Events of a topic as they come, each once and in order; it connects again by itself.
+
+        ``after`` is a place, ``history.partition.sequence``, with more pairs of partition and
+        sequence behind a ``-``.
+        """
         resumed = Resumed(
-            lambda last: calls.tail(topic, start, partition, last), self._attempts, self.address
+            lambda last: calls.tail(topic, start, partition, last or after),
+            self._attempts,
+            self.address,
         )
         for each in self._resumed(resumed):
             yield event_of(each.data)
