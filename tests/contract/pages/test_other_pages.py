@@ -30,6 +30,7 @@ RUN_BY = {
     "docs/coordination.md": "tests/contract/pages/test_other_pages.py",
     "docs/dagster-projects.md": "tests/contract/pages/test_other_pages.py",
     "docs/duties.md": "tests/contract/pages/test_other_pages.py",
+    "docs/gateway.md": "tests/contract/gateway/test_page.py",
     "docs/history.md": "tests/contract/pages/test_history.py",
     "docs/lease-hand-over.md": "tests/contract/pages/test_lease_hand_over.py",
     "docs/metrics.md": "tests/contract/pages/test_other_pages.py",
