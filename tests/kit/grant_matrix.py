@@ -188,6 +188,7 @@ published_unkeyed       . . . . o . .
 purge                   . c g . o . .
 put_rehydrated          . . . . o . .
 queue_pointers          . c g . o . .
+queue_scheduled         . c g . o . .
 queue_statistics        . c g . o . .
 raise_event_ids         . . . i o . .
 read_block              . c . . o . .

@@ -20,6 +20,7 @@ from consumers.gateway.sqs.errors import SqsError, missing
 from penstock.errors import SubscriptionNotFound
 from penstock.subscriptions import forwarding, labels, list_subscriptions, queue, stream
 from penstock.subscriptions.queue import QueueStatistics
+from penstock.subscriptions.scheduled import scheduled
 from penstock.topics import names
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
@@ -117,13 +118,15 @@ async def attributes(call: SqsCall) -> dict[str, Any]:
     names_ = wanted(call.texts("AttributeNames"))
     address = call.address()
 
-    def work(connection: Any) -> tuple[QueueFacts, QueueStatistics]:
-        return facts_of(connection, address), queue.statistics(connection, address)
+    def work(connection: Any) -> tuple[QueueFacts, QueueStatistics, int]:
+        facts, counts = facts_of(connection, address), queue.statistics(connection, address)
+        asked = "ApproximateNumberOfMessagesDelayed" in names_
+        return facts, counts, scheduled(connection, address) if asked else 0
 
-    facts, counts = await call.run(work)
+    facts, counts, later = await call.run(work)
     told = effective(facts.attributes) | {
         "ApproximateNumberOfMessages": str(counts.ready),
-        "ApproximateNumberOfMessagesDelayed": str(counts.delayed),
+        "ApproximateNumberOfMessagesDelayed": str(counts.delayed + later),
         "ApproximateNumberOfMessagesNotVisible": str(counts.in_flight),
         "CreatedTimestamp": str(facts.created_at),
         "LastModifiedTimestamp": str(facts.changed_at),

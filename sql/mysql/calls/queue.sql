@@ -57,6 +57,11 @@ CALL penstock.`purge`(%(subscription)s)
 -- reads only
 CALL penstock.queue_statistics(%(subscription)s)
 
+-- name: queue_scheduled
+-- How many events of a queue were published for later and are not due yet.
+-- reads only
+CALL penstock.queue_scheduled(%(subscription)s)
+
 -- name: queue_pointers
 -- Where a queue stands in each partition.
 -- reads only

@@ -11,6 +11,29 @@ BEGIN
     SELECT ready + in_flight + waits AS size, ready AS ready, in_flight AS in_flight, waits AS `delayed`, dead AS dead;
 END;
 
+-- name: queue_scheduled
+-- How many events were published for later into the topics of a queue and are not due yet: they are not in the log, so
+-- no other count has them. It looks at the next 20,000 of the whole database and counts no further. Raises PS013,
+-- PS042.
+CREATE PROCEDURE queue_scheduled(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id, taken_id BIGINT;
+    DECLARE taken_due DATETIME(6);
+    CALL refuse_serializable('queue_scheduled()');
+    CALL require_queue(subscription, 'peek', owner_id);
+    SELECT s.delayed_due, s.delayed_id INTO taken_due, taken_id FROM sequencer AS s;
+    SELECT COUNT(l.partition_id) AS scheduled
+    FROM (
+        SELECT d.partition_id
+        FROM delayed_events AS d FORCE INDEX (PRIMARY)
+        WHERE d.due >= taken_due AND NOT (d.due = taken_due AND d.id <= taken_id)
+        ORDER BY d.due, d.id
+        LIMIT 20000
+    ) AS c
+    JOIN leases AS l ON l.subscription_id = owner_id AND l.partition_id = c.partition_id;
+END;
+
 -- name: queue_pointers
 -- Where a queue stands in each partition. reader: the sequence that is dealt next. repair: the lowest one that is not
 -- finished; retention waits for it. invisibility: the lowest one that is handed out now or waits for a retry, NULL when

@@ -61,6 +61,10 @@ SELECT penstock.purge(%(subscription)s)
 -- How many events a queue has, by state.
 SELECT size, ready, in_flight, delayed, dead FROM penstock.queue_statistics(%(subscription)s)
 
+-- name: queue_scheduled
+-- How many events of a queue were published for later and are not due yet.
+SELECT penstock.queue_scheduled(%(subscription)s)
+
 -- name: queue_pointers
 -- Where a queue stands in each partition.
 SELECT topic, partition, reader, repair, invisibility, behind FROM penstock.queue_pointers(%(subscription)s)

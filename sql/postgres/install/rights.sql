@@ -17,7 +17,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek subscription_lag fetch fetch_plan lsn_of sequence_of high_watermarks
             position_at locate_time history_starts_of dead_letters_of dead_letter_of redrive set_dead_letters_to
-            move_letters receive acknowledge extend release_claims reject peek purge queue_statistics queue_pointers
+            move_letters receive acknowledge extend release_claims reject peek purge queue_statistics queue_scheduled
+            queue_pointers
             describe_queue configure_queue label_queue labels_of_queue
             list_subscriptions describe_subscription subscription_statistics
             subscription_consumers dead_letter_counts pause_subscription resume_subscription current_history
@@ -46,7 +47,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts list_skips purge set_dead_letters_to move_letters
             receive acknowledge extend release_claims reject peek queue_statistics
-            queue_pointers describe_queue configure_queue label_queue labels_of_queue schemas_of'),
+            queue_scheduled queue_pointers describe_queue configure_queue label_queue labels_of_queue schemas_of'),
         ('reader', 'schemas_of list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of copies_between
             suspected_copies_of log_epochs_sealed_on missing_copies retention_of
@@ -104,7 +105,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated find_erasable
             begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of
             note_target_speed target_speeds receive acknowledge extend release_claims reject peek queue_statistics
-            queue_pointers describe_queue configure_queue label_queue labels_of_queue
+            queue_scheduled queue_pointers describe_queue configure_queue label_queue labels_of_queue
             purge set_dead_letters_to move_letters copies_of_erasure
             forget_letter_copies set_schema schemas_of delete_schema
             create_account delete_account list_accounts grant_account revoke_account set_account_quota account_quota

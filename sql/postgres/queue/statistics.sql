@@ -10,6 +10,29 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     CROSS JOIN LATERAL queue_counts(q.subscription_id) AS c
 $$;
 
+-- name: queue_scheduled
+-- How many events were published for later into the topics of a queue and are not due yet: they are not in the log, so
+-- no other count has them. It looks at the next 20,000 of the whole database and counts no further. Raises PS013,
+-- PS042.
+CREATE OR REPLACE FUNCTION queue_scheduled(subscription text) RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'peek');
+BEGIN
+    RETURN (
+        WITH coming AS MATERIALIZED (
+            SELECT d.partition_id
+            FROM (SELECT t.due, t.due_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1) AS taken
+            JOIN delayed AS d ON d.due >= taken.due AND (d.due, d.id) > (taken.due, taken.due_id)
+            ORDER BY d.due, d.id
+            LIMIT 20000
+        )
+        SELECT count(*)
+        FROM coming AS c
+        JOIN leases AS l ON l.subscription_id = queue.subscription_id AND l.partition_id = c.partition_id);
+END
+$$;
+
 -- name: queue_pointers
 -- Where a queue stands in each partition. reader: the sequence that is dealt next. repair: the lowest one that is not
 -- finished; retention waits for it. invisibility: the lowest one that is handed out now or waits for a retry, NULL when

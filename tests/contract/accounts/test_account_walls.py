@@ -22,6 +22,7 @@ from penstock.publishing import known_topics, recent_sends
 from penstock.publishing.event_ids import uuid7
 from penstock.publishing.recent_sends import Send
 from penstock.subscriptions import dead_letters, forwarding, labels, policies, queue, stream
+from penstock.subscriptions.scheduled import scheduled
 from penstock.topics import rights
 from tests.contract.accounts.kit import (
     Account,
@@ -80,6 +81,7 @@ QUEUES: dict[str, Call] = {
     "purge": queue.purge,
     "queue_statistics": queue.statistics,
     "queue_pointers": queue.pointers,
+    "queue_scheduled": scheduled,
     "describe_queue": queue.describe,
     "configure_queue": lambda own, name: queue.configure(own, name, max_failures=3),
     "label_queue": lambda own, name: labels.label(own, name, {}),

@@ -214,6 +214,9 @@ def test_a_delay_hides_a_message_at_first(sqs: Any, url: str) -> None:
     sqs.send_message(QueueUrl=slow, MessageBody="now", DelaySeconds=0)
     assert [each["Body"] for each in received(sqs, slow)] == ["now"]
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    name = "ApproximateNumberOfMessagesDelayed"
+    counted = sqs.get_queue_attributes(QueueUrl=slow, AttributeNames=[name])["Attributes"]
+    assert counted == {name: "1"}
 
 
 def test_a_poll_ends_with_the_first_message_or_with_nothing(sqs: Any, url: str) -> None:
