@@ -70,6 +70,10 @@ QUEUE = [
     "held_queue",
 ]
 QUEUE_OF_MYSQL = ["queue_500", *QUEUE_HANDLERS, "queue_delayed_p50", "held_queue"]
+GATEWAY = [
+    "gateway_publish_1", "gateway_publish_16", "gateway_publish_p50", "gateway_publish_p99",
+    "gateway_sqs_send", "gateway_sqs_cycle", "gateway_idle",
+]  # fmt: skip
 #: The peers come from the package registries, so they are not among the tests of every run.
 NAMES = {
     "publish": ["publish_single", "publish_batch_500"],
@@ -90,6 +94,7 @@ NAMES = {
     ],
     "latency": LATENCY,
     "queue": QUEUE,
+    "gateway": GATEWAY,
     "held": HELD,
     "unvacuumed": UNVACUUMED,
     "retained": [
@@ -105,6 +110,7 @@ ALONE = {
     *PILED_UP.values(), *LATENCY, *WOKEN, *QUEUE_BESIDE_PEER, *QUEUE_HANDLERS, "queue_delayed_p50",
     "consume_tuples", "spark_stream", "spark_stream_p50", "spark_archive",
     "spark_archive_processor", "cold_start", "cold_start_processor",
+    *(set(GATEWAY) - {"gateway_sqs_send", "gateway_sqs_cycle"}),
 }  # fmt: skip
 FIELDS = [
     "name", "engine", "value", "unit", "peer", "ratio", "rows", "batch", "against", "aim", "met"
@@ -121,7 +127,7 @@ SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_isolation_level = '
 #: They take their time, and do nothing that depends on the engine.
 SLOW = {"load", "latency", "idle"}
 #: Those that start a Spark, a Dagster or many processes.
-LONG = {"spark", "control_plane", "queue"}
+LONG = {"spark", "control_plane", "queue", "gateway"}
 #: Figures that may be nothing at all.
 OFTEN_ZERO = {*IDLE, "control_plane_idle_jvms"}
 

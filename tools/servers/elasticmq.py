@@ -8,7 +8,7 @@ from pathlib import Path
 from tools.servers.base import HOST, SpawnedServer
 from tools.servers.distribution import HOME
 from tools.servers.errors import ServerUnavailable
-from tools.servers.jars import Jars
+from tools.servers.jars import MEASURED, QUICK, Jars
 from tools.servers.process import give, spawn
 
 NAME = "elasticmq"
@@ -23,12 +23,21 @@ JARS = Jars(NAME, TITLE, (_HERE / "elasticmq.xml",))
 
 
 class ElasticServer(SpawnedServer):
-    """A running ElasticMQ, which keeps its messages in a file."""
+    """A running ElasticMQ, which keeps its messages in a file or, ``in_memory``, for itself.
+
+    In memory it is measured: so its Java takes the time to become fast.
+    """
 
     def __init__(
-        self, directory: Path | str, *, die_with_parent: bool = True, home: Path = HOME
+        self,
+        directory: Path | str,
+        *,
+        die_with_parent: bool = True,
+        home: Path = HOME,
+        in_memory: bool = False,
     ) -> None:
         super().__init__(directory, NAME, TITLE, die_with_parent=die_with_parent, home=home)
+        self._in_memory = in_memory
 
     def url(self) -> str:
         """The address that clients are given as their endpoint."""
@@ -63,11 +72,12 @@ class ElasticServer(SpawnedServer):
 
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
         text = _CONFIGURATION.read_text()
-        for name, value in {"PORT": port, "DATA": self._data}.items():
+        stored = "false" if self._in_memory else "true"
+        for name, value in {"PORT": port, "DATA": self._data, "STORED": stored}.items():
             text = text.replace(f"@{name}@", str(value))
         self._settings.write_text(text)
         lib = JARS.root(self._home) / "lib"
-        java, *options = JARS.command(lib)
+        java, *options = JARS.command(lib, MEASURED if self._in_memory else QUICK)
         return spawn(
             [java, f"-Dconfig.file={self._settings}", *options, "org.elasticmq.server.Main"],
             needs=(lib, self._data, self._settings),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,10 @@ from tools.servers.errors import ServerUnavailable
 from tools.servers.maven import copy_jars
 
 _STAMP = ".complete"
-_JAVA = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+#: For tests: it starts soon and stays small.
+QUICK = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+#: As it comes, for benchmarks.
+MEASURED = ("-Xms512m", "-Xmx1g")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +53,13 @@ class Jars:
         found = next((self.root(home) / "lib").glob(f"{jar}-*.jar"))
         return found.stem.removeprefix(f"{jar}-")
 
-    def command(self, lib: Path) -> list[str]:
+    def command(self, lib: Path, options: Sequence[str] = QUICK) -> list[str]:
         """Java with these jars; the class follows."""
         try:
             program = java.home() / "bin" / "java"
         except java.JavaMissing as error:
             raise ServerUnavailable(f"{self.title} needs Java: {error}") from error
-        return [str(program), *_JAVA, "-cp", f"{lib}:{lib}/*"]
+        return [str(program), *options, "-cp", f"{lib}:{lib}/*"]
 
     def _make(self, found: Path) -> None:
         """Made under another name and renamed, so that an unfinished one is never used."""
