@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 logger = logging.getLogger("penstock.gateway")
@@ -16,22 +17,35 @@ FIRST_PAUSE_SECONDS = 0.02
 #: Between two looks of an idle queue.
 LONGEST_PAUSE_SECONDS = 0.5
 
+#: While there is something, so many look at a time.
+MOST_LOOKING = 4
+
 Look = Callable[[], Coroutine[Any, Any, list[T]]]
 GiveBack = Callable[[list[T]], Awaitable[object]]
+
+
+@dataclass(slots=True)
+class _PollLine:
+    """Those that wait for one queue."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+    looking: int = 0
+    #: The last look has found something.
+    is_busy: bool = False
 
 
 class Polls:
     """Whose turn it is to look, for each queue."""
 
     def __init__(self) -> None:
-        self._turns: dict[Hashable, asyncio.Lock] = {}
-        self._users: dict[Hashable, int] = {}
+        self._lines: dict[Hashable, _PollLine] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
     @property
     def waiting(self) -> int:
         """How many polls there are now."""
-        return sum(self._users.values())
+        return sum(line.users for line in self._lines.values())
 
     async def wait(
         self, queue: Hashable, seconds: float, look: Look[T], give_back: GiveBack[T]
@@ -39,28 +53,42 @@ class Polls:
         """What a look has found, or nothing after so many seconds.
 
         Only one of those that wait for a queue looks, and rests between two looks.  So an idle
-        queue costs the same for one caller and for a thousand.  Cancel it when the caller has hung
-        up: no further look is made, and what the present one finds is given back.
+        queue costs the same for one caller and for a thousand.  While looks find something, a few
+        are made side by side.  Cancel it when the caller has hung up: no further look is made, and
+        what the present one finds is given back.
         """
         if seconds <= 0:
             return await self._look(look, give_back)
-        turn = self._turns.setdefault(queue, asyncio.Lock())
-        self._users[queue] = self._users.get(queue, 0) + 1
+        line = self._lines.setdefault(queue, _PollLine())
+        line.users += 1
         try:
-            return await self._in_turn(turn, seconds, look, give_back)
+            if line.is_busy and line.looking < MOST_LOOKING:
+                found = await self._look_beside(line, look, give_back)
+                if found:
+                    return found
+            return await self._in_turn(line, seconds, look, give_back)
         finally:
-            self._users[queue] -= 1
-            if not self._users[queue]:
-                del self._users[queue], self._turns[queue]
+            line.users -= 1
+            if not line.users:
+                del self._lines[queue]
+
+    async def _look_beside(self, line: _PollLine, look: Look[T], give_back: GiveBack[T]) -> list[T]:
+        line.looking += 1
+        try:
+            found = await self._look(look, give_back)
+        finally:
+            line.looking -= 1
+        line.is_busy = bool(found)
+        return found
 
     async def _in_turn(
-        self, turn: asyncio.Lock, seconds: float, look: Look[T], give_back: GiveBack[T]
+        self, line: _PollLine, seconds: float, look: Look[T], give_back: GiveBack[T]
     ) -> list[T]:
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
         try:
             async with asyncio.timeout_at(until):
-                await turn.acquire()
+                await line.turn.acquire()
         except TimeoutError:
             return []
         try:
@@ -70,9 +98,10 @@ class Polls:
             ):
                 await asyncio.sleep(min(pause, left))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            line.is_busy = bool(found)
             return found
         finally:
-            turn.release()
+            line.turn.release()
 
     async def _look(self, look: Look[T], give_back: GiveBack[T]) -> list[T]:
         task = asyncio.create_task(look())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consumers.gateway.sqs.contents import MOST_BYTES
-from consumers.gateway.sqs.errors import SqsError
+from consumers.gateway.sqs.errors import SqsError, invalid
 
 #: Without a redrive policy, a message is handed out so often before it dies.
 MOST_DELIVERIES = 1_000
@@ -70,11 +70,20 @@ def policy(attributes: Mapping[str, str], account: str) -> RedrivePolicy | None:
         given = json.loads(text)
         most, target = int(given["maxReceiveCount"]), str(given["deadLetterTargetArn"])
     except (ValueError, KeyError, TypeError):
-        raise _bad("RedrivePolicy") from None
+        reason = "It has deadLetterTargetArn and maxReceiveCount, as JSON."
+        raise invalid(text, "RedrivePolicy", reason) from None
     *_, owner, name = ("", *target.split(":"))
-    if owner != account or not name or not 1 <= most <= MOST_DELIVERIES:
-        raise _bad("RedrivePolicy")
+    if owner != account or not name:
+        raise no_target(text)
+    if not 1 <= most <= MOST_DELIVERIES:
+        reason = f"maxReceiveCount has to be from 1 to {MOST_DELIVERIES}."
+        raise invalid(text, "RedrivePolicy", reason)
     return RedrivePolicy(name, most)
+
+
+def no_target(text: str) -> SqsError:
+    """The queue for the dead ones is missing, or is somebody else's."""
+    return invalid(text, "RedrivePolicy", "Dead letter target does not exist.")
 
 
 def effective(attributes: Mapping[str, str]) -> dict[str, str]:

@@ -20,7 +20,8 @@ _MOST_ATTRIBUTES = 10
 TYPES, TRACE, GROUP = "penstock-sqs-types", "penstock-sqs-trace", "penstock-sqs-group"
 _OWN = (TYPES, TRACE, GROUP)
 _NAME = re.compile(r"(?!\.)(?!.*\.\.)(?!.*\.$)[A-Za-z0-9_.-]{1,256}", re.ASCII)
-_RESERVED = ("aws.", "amazon.", "penstock-")
+_HOUSE = "penstock-"
+_RESERVED = ("aws.", "amazon.", _HOUSE)
 _TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,248})?")
 #: What XML 1.0 cannot hold.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -214,7 +215,9 @@ def attributes_of(event: Event, wanted: Iterable[str]) -> dict[str, Attribute]:
     types = types if isinstance(types, dict) else {}
     found: dict[str, Attribute] = {}
     for name, value in headers.items():
-        if name not in _OWN and isinstance(value, str) and _is_wanted(name, names):
+        if name in _OWN or (name.startswith(_HOUSE) and name not in names):
+            continue  # such as why a letter died, which is there for those who ask for it
+        if isinstance(value, str) and _is_wanted(name, names):
             type_ = types.get(name, "String")
             found[name] = Attribute(type_, _stored(type_, value))
     return found

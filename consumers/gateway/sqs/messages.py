@@ -28,6 +28,8 @@ _LONGEST_CLAIM, _LONGEST_WAIT = 43_200, 20
 _HELD_SECONDS = 1.0
 #: What a poll answers with nothing instead of an error: clients of Celery die of errors.
 _HELD = frozenset({"RequestThrottled", "ServiceUnavailable"})
+#: The header of a letter that names the queue in which its message died.
+_LETTER_OF = "penstock-letter-subscription"
 
 
 async def receive(call: SqsCall) -> dict[str, Any]:
@@ -82,8 +84,23 @@ async def delete(call: SqsCall) -> dict[str, Any]:
 
 
 async def delete_batch(call: SqsCall) -> dict[str, Any]:
-    """The same for up to ten."""
-    return await each_of(call, _deleted, entries_of(call))
+    """The same for up to ten, in one transaction."""
+    address = call.address()
+    good: list[Receipt] = []
+
+    async def checked(_: SqsCall, entry: Entry) -> dict[str, Any]:
+        good.append(_receipt(call, entry))
+        return {}
+
+    made = await each_of(call, checked, entries_of(call))
+    receipts = list(dict.fromkeys(good))
+    if receipts:
+        await call.run(
+            lambda connection: queue.acknowledge(connection, address, receipts, partly=True)
+        )
+    else:
+        await call.facts()  # without a queue the whole call is refused
+    return made
 
 
 async def change(call: SqsCall) -> dict[str, Any]:
@@ -143,12 +160,14 @@ class _Wanted:
         self.system = set(call.texts("AttributeNames", "MessageSystemAttributeNames"))
         self.named = call.texts("MessageAttributeNames")
         self.account = call.account
+        self.arn = call.arn
 
     def of(self, delivery: Delivery) -> dict[str, str]:
         """The system's attributes of a message."""
         event = delivery.event
         first = datetime.now(UTC) if delivery.deliveries == 1 else event.sequenced_at
         headers = event.headers or {}
+        _, _, source = str(headers.get(_LETTER_OF, "")).partition("/")
         found = {
             "SenderId": self.account,
             "SentTimestamp": _milliseconds(event.created_at),
@@ -156,6 +175,7 @@ class _Wanted:
             "ApproximateFirstReceiveTimestamp": _milliseconds(first),
             "AWSTraceHeader": headers.get(TRACE),
             "MessageGroupId": headers.get(GROUP),
+            "DeadLetterQueueSourceArn": self.arn(source) if source else None,
         }
         return {
             name: value

@@ -12,6 +12,7 @@ from consumers.gateway.sqs.attributes import (
     MOST_DELIVERIES,
     checked,
     effective,
+    no_target,
     policy,
     wanted,
 )
@@ -221,7 +222,10 @@ def _keep(
         target = f"{call.account}/{found.target}" if found else None
         queue.configure(connection, address, max_deliveries=most)
         if target is not None:
-            queue.describe(connection, target)  # it has to be there
+            try:
+                queue.describe(connection, target)
+            except SubscriptionNotFound:
+                raise no_target(given["RedrivePolicy"]) from None
         forwarding.set_dead_letters_to(connection, address, target)
     labels.label(connection, address, facts.labels())
 

@@ -85,7 +85,7 @@ def test_attributes_of_a_queue_are_told_and_changed(sqs: Any, url: str, shop: Cl
         ({"DelaySeconds": "901"}, "InvalidAttributeValue"),
         ({"VisibilityTimeout": "x"}, "InvalidAttributeValue"),
         ({"Unknown": "1"}, "InvalidAttributeName"),
-        ({"RedrivePolicy": "{}"}, "InvalidAttributeValue"),
+        ({"RedrivePolicy": "{}"}, "InvalidParameterValue"),
         ({"FifoQueue": "true"}, "AWS.SimpleQueueService.UnsupportedOperation"),
         ({"Policy": "{}"}, "AWS.SimpleQueueService.UnsupportedOperation"),
     ]:
@@ -117,16 +117,28 @@ def test_messages_that_are_received_too_often_go_to_another_queue(
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
     assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [url]
     assert sqs.list_dead_letter_source_queues(QueueUrl=url)["queueUrls"] == []
-    sqs.send_message(QueueUrl=url, MessageBody="bad")
+    color = {"color": {"DataType": "String", "StringValue": "blue"}}
+    sqs.send_message(QueueUrl=url, MessageBody="bad", MessageAttributes=color)
     for _ in range(2):
         (held,) = received(sqs, url)
         sqs.change_message_visibility(
             QueueUrl=url, ReceiptHandle=held["ReceiptHandle"], VisibilityTimeout=0
         )
-    assert [each["Body"] for each in received(sqs, dead)] == ["bad"]
+    asked: dict[str, Any] = {
+        "MessageAttributeNames": ["All"],
+        "AttributeNames": ["DeadLetterQueueSourceArn"],
+    }
+    (letter,) = received(sqs, dead, VisibilityTimeout=0, **asked)
+    # As it was sent: its reason is no attribute, and is there for those who ask for it by name.
+    assert (letter["Body"], letter["MessageAttributes"]) == ("bad", color)
+    source = letter["Attributes"]["DeadLetterQueueSourceArn"]
+    assert source == f"arn:aws:sqs:eu-west-1:{shop.account}:mails"
+    (letter,) = received(sqs, dead, MessageAttributeNames=["penstock-letter-reason"])
+    assert letter["MessageAttributes"].keys() == {"penstock-letter-reason"}
     missing = policy | {"deadLetterTargetArn": f"{arn}2"}
     wrong = {"RedrivePolicy": json.dumps(missing)}
-    assert refused(sqs.set_queue_attributes, QueueUrl=url, Attributes=wrong)[2] == 400
+    found = refused(sqs.set_queue_attributes, QueueUrl=url, Attributes=wrong)
+    assert (found[0], found[2]) == ("InvalidParameterValue", 400)
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": ""})
     assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == []
 
