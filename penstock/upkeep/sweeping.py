@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock import database
 from penstock.database import sessions
+from penstock.subscriptions import letter_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class SweepResult:
     older than their policy says.  ``forgotten_copies`` are rows of copies of dead letters that no
     erasure has to find any more.  ``orphaned_chunks`` of staged events are gone, and so are
     ``leftover_rows`` of removed subscriptions.  ``forgotten_sends`` are claims of sends that are
-    over.
+    over.  ``task_letters`` were redriven or dropped because a task said so
+    (:mod:`penstock.subscriptions.letter_tasks`).
     """
 
     expired_consumers: int
@@ -33,11 +35,12 @@ class SweepResult:
     orphaned_chunks: int
     leftover_rows: int
     forgotten_sends: int = 0
+    task_letters: int = 0
 
 
 #: How old staged events have to be: no write takes as long.
 ORPHAN_SECONDS = 86_400.0
-#: A sweep deletes at most so many batches of leftovers; the next one goes on.
+#: A sweep does at most so many batches of leftovers, and of a task; the next one goes on.
 MOST_BATCHES = 100
 
 
@@ -58,15 +61,31 @@ def sweep(connection: Any, max_rows: int = 1000) -> SweepResult:
     )
     leftovers = _in_batches(connection, "remove_leftovers", max_rows)
     sends = _in_batches(connection, "forget_sends", min(max_rows, 10_000))
-    return SweepResult(expired, locked, int(letters), int(copies), int(orphans), leftovers, sends)
+    tasks = _work_on_tasks(connection, min(max_rows, 1_000))
+    return SweepResult(
+        expired, locked, int(letters), int(copies), int(orphans), leftovers, sends, tasks
+    )
+
+
+def _work_on_tasks(connection: Any, max_rows: int) -> int:
+    total = 0
+    for _ in range(_batches(connection) // 10 or 1):
+        if not letter_tasks.tasks(connection, only_open=True, max_rows=1):
+            break
+        total += letter_tasks.work(connection, max_rows)
+    return total
+
+
+def _batches(connection: Any) -> int:
+    """How many batches, each in a transaction of its own where the connection commits by itself."""
+    driver = database.driver_connection(connection)
+    return MOST_BATCHES if sessions.of_connection(driver).commits_by_itself(driver) else 1
 
 
 def _in_batches(connection: Any, name: str, max_rows: int) -> int:
     """Call what deletes so many rows at most until it finds fewer.  Returns how many it were."""
-    driver = database.driver_connection(connection)
-    is_apart = sessions.of_connection(driver).commits_by_itself(driver)
     total = 0
-    for _ in range(MOST_BATCHES if is_apart else 1):
+    for _ in range(_batches(connection)):
         ((rows,),) = database.call(connection, name, max_rows=max_rows)
         total += int(rows)
         if rows < max_rows:

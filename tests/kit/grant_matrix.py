@@ -117,12 +117,14 @@ lease_states            . c . . o . .
 leased_cursors          . c . . o . r
 leave                   . c g . o . .
 leave_out               . c . . o . .
+letter_tasks_of         . . . . o . .
 lift_limit              . c . . o . .
 list_accounts           a . . . o . .
 list_backfills          . . . . o . r
 list_bookmarks          . c . . o . r
 list_erasures           . . . . o . r
 list_holds              . . . . o . r
+list_looks              . . . . o . .
 list_namespaces         a c g . o p r
 list_policies           . . . . o . r
 list_relay_groups       . c . . o . r
@@ -154,6 +156,7 @@ move_topic              . . . . o . .
 namespace_exists        a c g . o p r
 note_archive_reads      . c . . o . .
 note_breaker            . c . . o . .
+note_letter_task        . . . . o . .
 note_places             . c . . o . .
 note_slice_rates        . . . i o . .
 note_target_speed       . . . . o . .
@@ -196,6 +199,7 @@ receive                 . c g . o . .
 reconcile               . . . . o . .
 record_copy             . . . . o . .
 record_gateway          . . . i o . .
+record_look             . . . . o . .
 record_reading          . . . . o . .
 redrive                 . c g . o . .
 refresh_roles           . . . i o . .
@@ -219,6 +223,7 @@ rename_topic            . . g . o . .
 report_error            . c . . o . .
 report_positions        . c . . o . .
 request_backfill        . . . . o . .
+request_letter_task     . . . . o . .
 reset_subscription      . c . . o . .
 resize_topic            . . . . o . .
 resolve_block           . c . . o . .

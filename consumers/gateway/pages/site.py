@@ -11,7 +11,7 @@ from http.cookies import CookieError, SimpleCookie
 
 from consumers.gateway.access import Failures
 from consumers.gateway.answers import Refused
-from consumers.gateway.pages import overview, peeking, showing, subscriptions
+from consumers.gateway.pages import letters, looks, overview, peeking, showing, subscriptions
 from consumers.gateway.pages.readings import Background, CannotRead, Readings
 from consumers.gateway.pages.sessions import (
     COOKIE,
@@ -46,6 +46,8 @@ ROUTES = (
     *overview.ROUTES,
     *peeking.ROUTES,
     *subscriptions.ROUTES,
+    *letters.ROUTES,
+    *looks.ROUTES,
     PageRoute("/sign-out", sign_out, is_write=True),
 )
 #: Nothing on a page runs, comes from elsewhere, is framed, is kept, or tells where it was.

@@ -13,6 +13,7 @@ import jinja2
 from consumers.gateway.pages.readings import Background, Reading, Readings
 from consumers.gateway.pages.sessions import Session
 from consumers.gateway.pages.settings import PageSettings
+from penstock import database
 from penstock.accounts import MasterKeys
 from penstock.doctor import Finding
 from penstock.upkeep.pages import PageAnswer
@@ -95,6 +96,18 @@ class Visit:
         if not self.house.settings.writes:
             raise Problem(403, "this page only reads: start the gateway with --page write")
         return self.house.readings.change(work)
+
+    def look(self, subject: str, work: Callable[[Any], T]) -> T:
+        """What ``work`` reads of a payload, in the transaction that records who has looked at it.
+
+        It changes nothing else, so it is allowed where the page only reads.
+        """
+
+        def recorded(connection: Any) -> T:
+            database.call(connection, "record_look", person=self.session.person, subject=subject)
+            return work(connection)
+
+        return self.house.readings.change(recorded)
 
     def show(self, template: str, title: str, **values: Any) -> PageAnswer:
         """A page."""

@@ -91,3 +91,27 @@ CALL penstock.set_dead_letters_to(%(subscription)s, %(topic)s, %(origin)s)
 CALL penstock.move_letters(
     %(subscription)s, %(claims)s, %(first_sequences)s, %(last_sequences)s, %(tokens)s, %(topic)s, %(keep_deliveries)s
 )
+
+-- name: request_letter_task
+-- Asks that all dead letters that match are redriven or dropped. Returns the task's id.
+CALL penstock.request_letter_task(%(subscription)s, %(action)s, %(filter)s, %(reason)s)
+
+-- name: note_letter_task
+-- Records what was done for a task. Returns whether it stood there.
+CALL penstock.note_letter_task(
+    %(task_id)s, %(stood_below)s, %(next_below)s, %(looked)s, %(changed)s, %(is_over)s, %(problem)s
+)
+
+-- name: letter_tasks_of
+-- Tasks for dead letters.
+-- reads only
+CALL penstock.letter_tasks_of(%(subscription)s, %(only_open)s, %(max_rows)s)
+
+-- name: record_look
+-- Records a look at a payload.
+CALL penstock.record_look(%(person)s, %(subject)s)
+
+-- name: list_looks
+-- Looks at payloads, the newest first.
+-- reads only
+CALL penstock.list_looks(%(max_rows)s)

@@ -96,3 +96,38 @@ CREATE TABLE IF NOT EXISTS letter_copies (
     -- Those that a sweep looks at next.
     KEY letter_copies_look (look_at)
 ) ENGINE = InnoDB;
+
+-- name: letter_tasks
+-- What somebody wants to be done with all dead letters of a subscription that match; the sweep does it bit by bit, from
+-- the newest letter to the oldest. Letters that died after it was asked for are not touched.
+CREATE TABLE IF NOT EXISTS letter_tasks (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    subscription_id BIGINT NOT NULL,
+    action VARCHAR(40) NOT NULL CHECK (action IN ('redrive', 'drop')),
+    -- Which letters, as a program has written it; only programs read it.
+    filter LONGTEXT NOT NULL,
+    reason TEXT NOT NULL,
+    requested_by VARCHAR(400) NOT NULL,
+    requested_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    -- Letters below this id are still to be looked at; at first it is above all letters that there are.
+    begun_below BIGINT NOT NULL,
+    next_below BIGINT NOT NULL,
+    looked BIGINT NOT NULL DEFAULT 0,
+    changed BIGINT NOT NULL DEFAULT 0,
+    ended_at DATETIME(6),
+    -- Why it ended before it was done.
+    problem TEXT,
+    -- Those that the sweep works on.
+    KEY letter_tasks_open (ended_at, id),
+    KEY letter_tasks_subscription (subscription_id, id)
+) ENGINE = InnoDB;
+
+-- name: payload_looks
+-- Who has looked at which payload, by name and by login.
+CREATE TABLE IF NOT EXISTS payload_looks (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    `by` VARCHAR(400) NOT NULL,
+    person VARCHAR(200) NOT NULL,
+    subject TEXT NOT NULL
+) ENGINE = InnoDB;

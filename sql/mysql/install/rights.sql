@@ -119,7 +119,8 @@ BEGIN
             purge set_dead_letters_to move_letters copies_of_erasure
             forget_letter_copies set_schema schemas_of delete_schema
             create_account delete_account list_accounts grant_account revoke_account set_account_quota account_quota
-            audit_of create_key revoke_key keys_of record_gateway forget_gateway'
+            audit_of create_key revoke_key keys_of record_gateway forget_gateway
+            request_letter_task note_letter_task letter_tasks_of record_look list_looks'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

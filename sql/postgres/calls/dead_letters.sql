@@ -99,3 +99,29 @@ SELECT penstock.move_letters(
     %(subscription)s, %(claims)s::bigint[], %(first_sequences)s::bigint[], %(last_sequences)s::bigint[],
     %(tokens)s::uuid[], %(topic)s, %(keep_deliveries)s
 )
+
+-- name: request_letter_task
+-- Asks that all dead letters that match are redriven or dropped. Returns the task's id.
+SELECT penstock.request_letter_task(%(subscription)s, %(action)s, %(filter)s, %(reason)s)
+
+-- name: note_letter_task
+-- Records what was done for a task. Returns whether it stood there.
+SELECT penstock.note_letter_task(
+    %(task_id)s::bigint, %(stood_below)s::bigint, %(next_below)s::bigint, %(looked)s::bigint, %(changed)s::bigint,
+    %(is_over)s::boolean, %(problem)s
+)
+
+-- name: letter_tasks_of
+-- Tasks for dead letters.
+SELECT
+    id, subscription, action, filter, reason, requested_by, requested_at, begun_below, next_below, looked, changed,
+    ended_at, problem
+FROM penstock.letter_tasks_of(%(subscription)s, %(only_open)s::boolean, %(max_rows)s::integer)
+
+-- name: record_look
+-- Records a look at a payload.
+SELECT penstock.record_look(%(person)s, %(subject)s)
+
+-- name: list_looks
+-- Looks at payloads, the newest first.
+SELECT at, by, person, subject FROM penstock.list_looks(%(max_rows)s::integer)

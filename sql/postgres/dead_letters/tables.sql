@@ -99,3 +99,38 @@ CREATE INDEX letter_copies_origin ON letter_copies (partition_id);
 CREATE INDEX letter_copies_topic ON letter_copies (topic_id);
 -- Those that a sweep looks at next.
 CREATE INDEX letter_copies_look ON letter_copies (look_at);
+
+-- name: letter_tasks
+-- What somebody wants to be done with all dead letters of a subscription that match; the sweep does it bit by bit, from
+-- the newest letter to the oldest. Letters that died after it was asked for are not touched.
+CREATE TABLE letter_tasks (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    subscription_id bigint NOT NULL,
+    action text COLLATE "C" NOT NULL CHECK (action IN ('redrive', 'drop')),
+    -- Which letters, as a program has written it; only programs read it.
+    filter text NOT NULL,
+    reason text NOT NULL,
+    requested_by text NOT NULL,
+    requested_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Letters below this id are still to be looked at; at first it is above all letters that there are.
+    begun_below bigint NOT NULL,
+    next_below bigint NOT NULL,
+    looked bigint NOT NULL DEFAULT 0,
+    changed bigint NOT NULL DEFAULT 0,
+    ended_at timestamptz,
+    -- Why it ended before it was done.
+    problem text
+);
+-- Those that the sweep works on.
+CREATE INDEX letter_tasks_open ON letter_tasks (id) WHERE ended_at IS NULL;
+CREATE INDEX letter_tasks_subscription ON letter_tasks (subscription_id, id);
+
+-- name: payload_looks
+-- Who has looked at which payload, by name and by login.
+CREATE TABLE payload_looks (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    by text NOT NULL,
+    person text NOT NULL,
+    subject text NOT NULL
+);

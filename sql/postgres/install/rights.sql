@@ -109,7 +109,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             purge set_dead_letters_to move_letters copies_of_erasure
             forget_letter_copies set_schema schemas_of delete_schema
             create_account delete_account list_accounts grant_account revoke_account set_account_quota account_quota
-            audit_of create_key revoke_key keys_of record_gateway forget_gateway')
+            audit_of create_key revoke_key keys_of record_gateway forget_gateway
+            request_letter_task note_letter_task letter_tasks_of record_look list_looks')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name

@@ -12,6 +12,7 @@ from penstock.publishing import known_topics
 from tests import servers
 from tests.contract.databases import ContractDatabase, MySQLDatabase, PostgresDatabase
 from tests.contract.gateway.kit import Client, Gateway, gateway_of
+from tests.contract.gateway.page_kit import Visitor, served
 from tests.contract.gateway.sqs_kit import sqs_of
 from tests.support import PostgresServer
 
@@ -72,3 +73,18 @@ def sequencing(gateway: Gateway) -> Iterator[None]:
     """Events get their sequences all the time."""
     with gateway.sequencing():
         yield
+
+
+@pytest.fixture(scope="package")
+def shared_page(gateway: Gateway) -> Iterator[Visitor]:
+    """The page of the gateway's database."""
+    with served(gateway.db.url) as found:
+        yield found
+
+
+@pytest.fixture
+def page(shared_page: Visitor) -> Visitor:
+    """Somebody who has signed in."""
+    found = Visitor(shared_page.port)
+    assert found.sign_in().status == 303
+    return found

@@ -17,6 +17,8 @@ from tests.contract.gateway.kit import MASTERS, Reply, send
 
 KEY = "k" * 40
 PERSON = "Ada <i>"
+#: A name, a key, a reason or a payload that tries to be a tag.
+NASTY = "<script>alert('&')</script>"
 
 
 class Fine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -14,10 +13,7 @@ from consumers.gateway.pages.sessions import SESSION_SECONDS, Sessions
 from penstock import log, subscriptions
 from penstock.subscriptions import queue, stream
 from tests.contract.gateway.kit import Gateway, send
-from tests.contract.gateway.page_kit import KEY, Visitor, page_of, served, text_of
-
-NASTY = "<script>alert('&')</script>"
-
+from tests.contract.gateway.page_kit import KEY, NASTY, Visitor, page_of, served, text_of
 
 _numbers = itertools.count(1)
 
@@ -32,20 +28,6 @@ class Looked(NamedTuple):
     @property
     def namespace(self) -> str:
         return self.topic.partition("/")[0]
-
-
-@pytest.fixture(scope="module")
-def shared(gateway: Gateway) -> Iterator[Visitor]:
-    with served(gateway.db.url) as found:
-        yield found
-
-
-@pytest.fixture
-def page(shared: Visitor) -> Visitor:
-    """Somebody who has signed in."""
-    found = Visitor(shared.port)
-    assert found.sign_in().status == 303
-    return found
 
 
 @pytest.fixture
