@@ -1,4 +1,4 @@
-"""The payload of an event, and the record of who has looked at which."""
+"""The payload of an event, and the record of who has looked at which and done what."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from consumers.gateway.pages.showing import as_shown
 from consumers.gateway.pages.visits import PageRoute, Problem, Visit
 from penstock import database, log
+from penstock.accounts import audit_of
 from penstock.records import Event
 from penstock.upkeep.pages import PageAnswer
 
@@ -37,9 +38,10 @@ def _event(connection: Any, topic: str, partition: int, sequence: int) -> Event:
 
 
 def audit(visit: Visit) -> PageAnswer:
-    """Who has looked at payloads."""
+    """Who has looked at payloads, and what was done to accounts."""
     found = visit.read("looks", lambda c: database.call(c, "list_looks", max_rows=MOST_SHOWN))
-    return visit.show("audit.html", "Audit", found=found)
+    done = visit.read("audit", lambda c: audit_of(c, most=MOST_SHOWN))
+    return visit.show("audit.html", "Audit", found=found, done=done)
 
 
 ROUTES = (PageRoute("/event", event, is_write=True), PageRoute("/audit", audit))

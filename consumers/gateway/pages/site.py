@@ -11,7 +11,16 @@ from http.cookies import CookieError, SimpleCookie
 
 from consumers.gateway.access import Failures
 from consumers.gateway.answers import Refused
-from consumers.gateway.pages import letters, looks, overview, peeking, showing, subscriptions
+from consumers.gateway.pages import (
+    accounts,
+    letters,
+    looks,
+    overview,
+    peeking,
+    rest,
+    showing,
+    subscriptions,
+)
 from consumers.gateway.pages.readings import Background, CannotRead, Readings
 from consumers.gateway.pages.sessions import (
     COOKIE,
@@ -48,6 +57,7 @@ ROUTES = (
     *subscriptions.ROUTES,
     *letters.ROUTES,
     *looks.ROUTES,
+    *accounts.ROUTES,
     PageRoute("/sign-out", sign_out, is_write=True),
 )
 #: Nothing on a page runs, comes from elsewhere, is framed, is kept, or tells where it was.
@@ -107,16 +117,34 @@ class Site:
         sessions = self._sessions
         if sessions is None:
             return PageAnswer(403, f"{_CLOSED}\n".encode())
-        if request.path == "/style.css":
-            return PageAnswer(200, self._style, "text/css; charset=utf-8")
+        if request.path.startswith(rest.PREFIX):
+            return self._called(sessions, request)
         try:
-            if request.path == "/sign-in":
-                return self._sign_in(sessions, request)
-            return self._visited(request, _session(sessions, request))
+            return self._page(sessions, request)
         except CannotRead as error:
             return self._problem(Problem(409, str(error)))
         except Problem as problem:
             return self._problem(problem)
+
+    def _page(self, sessions: Sessions, request: PageRequest) -> PageAnswer:
+        if request.path == "/style.css":
+            return PageAnswer(200, self._style, "text/css; charset=utf-8")
+        if request.path == "/sign-in":
+            return self._sign_in(sessions, request)
+        return self._visited(request, _session(sessions, request))
+
+    def _called(self, sessions: Sessions, request: PageRequest) -> PageAnswer:
+        """A call of a program, which shows the key itself."""
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        try:
+            with self._counted(request.address):
+                if scheme.lower() != "bearer" or not sessions.is_key(shown.strip()):
+                    self._failures.note(request.address)
+                    told = {"WWW-Authenticate": "Bearer"}
+                    raise Problem(401, "show the key of the page: Authorization: Bearer KEY", told)
+        except Problem as problem:
+            return rest.refused(problem)
+        return rest.answer(self._house, request)
 
     def _visited(self, request: PageRequest, session: Session | None) -> PageAnswer:
         if session is None:

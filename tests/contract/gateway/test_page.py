@@ -10,6 +10,7 @@ import subprocess
 from consumers.gateway.app import OPERATIONS
 from consumers.gateway.operations import ALWAYS
 from tests.contract.gateway.kit import Gateway, send
+from tests.contract.gateway.page_kit import KEY as PAGE_KEY, Visitor
 from tests.contract.pages.blocks import text_of
 from tools import gateway_page
 
@@ -21,15 +22,17 @@ def test_the_table_of_calls_is_that_of_the_page() -> None:
     assert gateway_page.made(page) == page, "write it again: python -m tools.gateway_page"
 
 
-def test_the_commands_of_the_page_run(gateway: Gateway) -> None:
+def test_the_commands_of_the_page_run(gateway: Gateway, shared_page: Visitor) -> None:
     shop = gateway.client("shop")  # as the page has it
     assert shop.key is not None
     environment = os.environ | {
         "URL": f"http://127.0.0.1:{gateway.port}",
         "KEY": f"{shop.key.key_id}.{shop.key.secret}",
+        "PAGE": f"http://127.0.0.1:{shared_page.port}",
+        "PAGE_KEY": PAGE_KEY,
     }
     blocks = re.findall(r"```bash\n(.*?)```", text_of(PAGE), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     with gateway.sequencing():
         for block in blocks:
             done = subprocess.run(
