@@ -65,11 +65,13 @@ class AdminCall:
         found = self.given.get("keep")
         if found is None:
             return None
-        pairs = found if isinstance(found, list) else [None]
-        for pair in pairs:
-            if not (isinstance(pair, list) and [type(each) for each in pair] == [str, str]):
-                raise Problem(400, "keep is a list of [login, verb]")
-        return [(login, verb) for login, verb in pairs]
+        if not isinstance(found, list) or not all(_is_pair(each) for each in found):
+            raise Problem(400, "keep is a list of [login, verb]")
+        return [(login, verb) for login, verb in found]
+
+
+def _is_pair(given: object) -> bool:
+    return isinstance(given, list) and [type(each) for each in given] == [str, str]
 
 
 Work = Callable[[AdminCall, Any], tuple[int, Any]]

@@ -53,8 +53,8 @@ def worked(owner: Any) -> None:
         queue.reject(owner, QUEUE, [each.receipt], reason="busy", delay_seconds=3_600)
     queue.receive(owner, QUEUE, 5, wait_seconds=5)
     member = stream.join(owner, "billing", "worker-1")
-    for lease in stream.check_in(owner, member).leases[:2]:
-        stream.commit(owner, member, lease, lease.position + 5)
+    leases = stream.check_in(owner, member)
+    stream.commit(owner, member, [(each, each.position + 1) for each in leases[:2]])
 
 
 class Pictures:
