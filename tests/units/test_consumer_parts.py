@@ -127,7 +127,7 @@ class Parts:
             self.assignment, self.keeper, self.options, connect=lambda: NOWHERE, ahead_rows=0
         )
         self.committer = Committer(
-            self.assignment, self.keeper, self.stats, self.options, every_seconds=1.0
+            self.assignment, self.keeper, self.stats, self.options, every_seconds=self.options.commit_every_seconds
         )
         self.retrier = Retrier(
             assignment=self.assignment,
@@ -180,6 +180,25 @@ def test_a_commit_is_one_statement_and_due_by_time_or_count() -> None:
     other.done(2)
     other.committer.commit_due(NOWHERE, idle=False)
     assert other.keeper.statements == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("every_seconds", [1.0, 0.001])
+def test_what_comes_within_a_moment_shares_a_commit(every_seconds: float) -> None:
+    """Also when there is nothing to do.  Guard: Committer.idle_seconds, and never above its own."""
+    parts = Parts(commit_every_seconds=every_seconds)
+    parts.done(1)
+    parts.committer.commit_due(NOWHERE, idle=True)
+    assert parts.keeper.statements == []
+    parts.now += 0.002
+    parts.committer.commit_due(NOWHERE, idle=True)
+    assert parts.keeper.statements == ([] if every_seconds == 1.0 else [[0, 1, 2]])
+    parts.now += 0.004
+    parts.committer.commit_due(NOWHERE, idle=True)
+    assert parts.keeper.statements == [[0, 1, 2]]
+    other = Parts()
+    other.done(1)
+    other.committer.commit_done(NOWHERE)
+    assert other.keeper.statements == [[0, 1, 2]], "a risky handler is about to begin"
 
 
 def test_a_commit_that_is_refused_for_one_leaves_the_others() -> None:

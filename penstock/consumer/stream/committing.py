@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: How long a partition pauses when a commit would park more events than are allowed.
 STANDS_SECONDS = 10.0
 
+#: How long a commit waits for the next events when there is nothing to do.
+IDLE_COMMIT_SECONDS = 0.005
+
 
 def bringing(connection: Connection, brought: Sequence[Event]) -> AbstractContextManager[Any]:
     """A transaction around several calls, where events of the archive are brought."""
@@ -69,12 +72,27 @@ class Committer:
 
     def commit_due(self, connection: Connection, *, idle: bool) -> None:
         """Commit together all partitions that have waited long enough, or have enough done."""
+        self._commit_after(connection, self.idle_seconds if idle else self.every_seconds)
+
+    def commit_done(self, connection: Connection) -> None:
+        """Commit together all that is done, however long it has waited."""
+        self._commit_after(connection, 0.0)
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long a commit waits while there is nothing to do: what comes meanwhile shares it.
+
+        Else a consumer that follows publishers makes a commit for every pass of the sequencer.
+        """
+        return min(self.every_seconds, IDLE_COMMIT_SECONDS)
+
+    def _commit_after(self, connection: Connection, seconds: float) -> None:
         now = self._clock()
-        due = [each for each in self._assignment.all() if self._is_due(each, now, idle=idle)]
+        due = [each for each in self._assignment.all() if self._is_due(each, now, seconds)]
         if due:
             self.commit(connection, due)
 
-    def _is_due(self, buffer: PartitionBuffer, now: float, *, idle: bool) -> bool:
+    def _is_due(self, buffer: PartitionBuffer, now: float, seconds: float) -> bool:
         """Whether to commit what is done.  A unit under way in order may commit by itself."""
         if buffer.done <= buffer.committed or now < buffer.stands_until:
             return False
@@ -82,8 +100,8 @@ class Committer:
             return False
         if buffer.first_done_at is None:
             buffer.first_done_at = now
-        is_old = now - buffer.first_done_at >= self.every_seconds
-        return idle or is_old or buffer.handled >= self._every_events
+        is_old = now - buffer.first_done_at >= seconds
+        return is_old or buffer.handled >= self._every_events
 
     # -- a commit: what to write, writing it, and what follows -----------------------------------
 

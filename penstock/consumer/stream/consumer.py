@@ -186,7 +186,7 @@ class Consumer(Rounds):
         now = self._clock()
         if now - committed_at < self._slice_seconds:
             return committed_at
-        self.committer.commit_due(connection, idle=True)
+        self.committer.commit_done(connection)
         return now
 
     def _next(self, connection: Connection, buffer: PartitionBuffer) -> Unit | None:
@@ -322,7 +322,7 @@ class Consumer(Rounds):
         Things that wake the loop are left out, such as the end of a handler.
         """
         now = self._clock()
-        due = [now + self._idle_seconds, *self.assignment.next_due(self.committer.every_seconds)]
+        due = [now + self._idle_seconds, *self.assignment.next_due(self.committer.idle_seconds)]
         due += self.executor.next_limits(now)
         return max(0.0, min(due) - now)
 

@@ -144,7 +144,7 @@ class Retrier:
 
     def keep_what_is_done(self, connection: Connection) -> None:
         """Commit what is done, so that a crash does not count against events already handled."""
-        self._committer.commit_due(connection, idle=True)
+        self._committer.commit_done(connection)
 
     def _prepared_again(self, connection: Connection, unit: Unit, attempts: int) -> bool:
         """The same for an event that has failed, or that may have crashed a consumer."""
