@@ -127,7 +127,11 @@ class Parts:
             self.assignment, self.keeper, self.options, connect=lambda: NOWHERE, ahead_rows=0
         )
         self.committer = Committer(
-            self.assignment, self.keeper, self.stats, self.options, every_seconds=self.options.commit_every_seconds
+            self.assignment,
+            self.keeper,
+            self.stats,
+            self.options,
+            every_seconds=self.options.commit_every_seconds,
         )
         self.retrier = Retrier(
             assignment=self.assignment,
