@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _ENDS = "\nkill %1 %2; wait; python -m resources.embedded stop\n"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_the_queue_of_the_page_is_there_in_five_minutes(tmp_path: Path) -> None:
     (block,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/gateway.md").read_text(), re.DOTALL)

@@ -28,7 +28,9 @@ from tests.contract.gateway.client_kit import client_of, road_to
 from tests.contract.gateway.kit import Client, Gateway
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(
+    params=["sync", pytest.param("async", marks=pytest.mark.long_on("mysql", "mariadb"))]
+)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
