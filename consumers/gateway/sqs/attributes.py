@@ -26,10 +26,16 @@ _COUNTED = (
     "ApproximateNumberOfMessagesNotVisible",
 )
 _TOLD = ("CreatedTimestamp", "LastModifiedTimestamp", "QueueArn")
-_FIFO = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+#: Of FIFO queues only: the values that there are; the first one is usual.
+_FIFO: dict[str, tuple[str, str]] = {
+    "ContentBasedDeduplication": ("false", "true"),
+    "DeduplicationScope": ("queue", "messageGroup"),
+    "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
+}
+_IS_FIFO, FIFO_SUFFIX = "FifoQueue", ".fifo"
 _REFUSED = ("Policy", "KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds")
 _KEPT = ("RedrivePolicy", "RedriveAllowPolicy", "SqsManagedSseEnabled")
-NAMES = frozenset((*_NUMBERS, *_COUNTED, *_TOLD, *_FIFO, *_REFUSED, *_KEPT, "All"))
+NAMES = frozenset((*_NUMBERS, *_COUNTED, *_TOLD, _IS_FIFO, *_FIFO, *_REFUSED, *_KEPT, "All"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class RedrivePolicy:
     most: int
 
 
-def checked(given: Mapping[str, Any] | None, account: str) -> dict[str, str]:
+def checked(given: Mapping[str, Any] | None, account: str, *, is_fifo: bool) -> dict[str, str]:
     """Attributes that a caller sets, each as the text that is kept."""
     found: dict[str, str] = {}
     for name, value in (given or {}).items():
@@ -51,14 +57,25 @@ def checked(given: Mapping[str, Any] | None, account: str) -> dict[str, str]:
                 raise _bad(name)
             found[name] = str(int(text))
         elif name in _KEPT:
-            found[name] = _kept(name, str(value), account)
-        elif name in _FIFO and str(value).lower() != "false":
-            raise SqsError("UnsupportedOperation", "FIFO queues are not there yet.")
+            found[name] = _kept(name, str(value), account, is_fifo=is_fifo)
+        elif name == _IS_FIFO or name in _FIFO:
+            found |= _of_fifo(name, str(value), is_fifo=is_fifo)
         elif name in _REFUSED and value:
             raise SqsError("UnsupportedOperation", f"{name} is not there: leave it out.")
-        elif name not in (*_FIFO, *_REFUSED):
+        elif name not in _REFUSED:
             raise _unknown(name)
     return found
+
+
+def require_fitting(attributes: Mapping[str, str]) -> None:
+    """Refuse attributes of a FIFO queue that do not go together."""
+    told = effective(attributes, is_fifo=True)
+    if told["FifoThroughputLimit"] != "perQueue" and told["DeduplicationScope"] == "queue":
+        raise SqsError(
+            "InvalidAttributeValue",
+            "Invalid value for the parameter FifoThroughputLimit. Reason: perMessageGroupId needs"
+            " DeduplicationScope messageGroup.",
+        )
 
 
 def policy(attributes: Mapping[str, str], account: str) -> RedrivePolicy | None:
@@ -86,9 +103,11 @@ def no_target(text: str) -> SqsError:
     return invalid(text, "RedrivePolicy", "Dead letter target does not exist.")
 
 
-def effective(attributes: Mapping[str, str]) -> dict[str, str]:
+def effective(attributes: Mapping[str, str], *, is_fifo: bool) -> dict[str, str]:
     """What a queue was told, and what it has without a word."""
     usual = {name: str(usual) for name, (_, _, usual) in _NUMBERS.items()}
+    if is_fifo:
+        usual |= {_IS_FIFO: "true"} | {name: values[0] for name, values in _FIFO.items()}
     told = {name: value for name, value in attributes.items() if value}
     return usual | {"SqsManagedSseEnabled": "false"} | told
 
@@ -101,9 +120,26 @@ def wanted(names: Iterable[str]) -> set[str]:
     return set(NAMES) if "All" in found else found
 
 
-def _kept(name: str, text: str, account: str) -> str:
+def _of_fifo(name: str, text: str, *, is_fifo: bool) -> dict[str, str]:
+    if not is_fifo:
+        if text.lower() == "false":
+            return {}
+        raise _unknown(name)
+    if name == _IS_FIFO:
+        if text.lower() != "true":
+            raise _bad(name)
+        return {}  # its name says so
+    if text not in _FIFO[name]:
+        raise _bad(name)
+    return {name: text}
+
+
+def _kept(name: str, text: str, account: str, *, is_fifo: bool) -> str:
     if name == "RedrivePolicy":
-        policy({name: text}, account)  # refuses what is none
+        found = policy({name: text}, account)  # refuses what is none
+        if found and found.target.endswith(FIFO_SUFFIX) is not is_fifo:
+            reason = "Dead-letter queue must be same type of queue as the source."
+            raise invalid(text, name, reason)
     elif name == "SqsManagedSseEnabled" and text.lower() not in {"true", "false"}:
         raise _bad(name)
     return text

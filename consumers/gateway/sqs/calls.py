@@ -11,8 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 from consumers.gateway.answers import Refused, as_refused
 from consumers.gateway.calls import HttpCall
-from consumers.gateway.sqs.attributes import effective
+from consumers.gateway.sqs.attributes import FIFO_SUFFIX, effective
 from consumers.gateway.sqs.errors import SqsError, missing
+from consumers.gateway.sqs.sequences import SequenceNumbers
 from penstock.errors import PenstockError
 from penstock.subscriptions import labels, queue
 
@@ -34,10 +35,15 @@ class QueueFacts:
     created_at: int
     changed_at: int
     purged_at: float = 0.0
+    is_fifo: bool = False
+
+    def effective(self) -> dict[str, str]:
+        """All attributes, as told or as usual."""
+        return effective(self.attributes, is_fifo=self.is_fifo)
 
     def number(self, name: str) -> int:
-        """An attribute that is a whole number, as told or as usual."""
-        return int(effective(self.attributes)[name])
+        """An attribute that is a whole number."""
+        return int(self.effective()[name])
 
     def labels(self) -> dict[str, Any]:
         """As it is kept."""
@@ -74,6 +80,7 @@ class SqsCall:
 
     http: HttpCall
     known: KnownQueues
+    numbers: SequenceNumbers
     given: Mapping[str, Any]
     base: str
     region: str
@@ -101,6 +108,11 @@ class SqsCall:
     def address(self) -> str:
         """The same, as the log knows it."""
         return f"{self.account}/{self.name()}"
+
+    @property
+    def is_fifo(self) -> bool:
+        """Whether the queue of the call is a FIFO queue: its name says so."""
+        return self.name().endswith(FIFO_SUFFIX)
 
     def url(self, name: str) -> str:
         """The address of a queue for SDKs."""
@@ -164,6 +176,7 @@ def facts_of(connection: Any, address: str) -> QueueFacts:
         int(found.created_at.timestamp()) if found.created_at else 0,
         int(found.changed_at.timestamp()) if found.changed_at else 0,
         float(told.get("purged_at", 0)),
+        address.endswith(FIFO_SUFFIX),
     )
 
 

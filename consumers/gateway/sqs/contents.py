@@ -18,7 +18,9 @@ MOST_ATTRIBUTE_BYTES = 49_152
 _MOST_ATTRIBUTES = 10
 #: The header that has the types of attributes which are no plain texts, and the trace's.
 TYPES, TRACE, GROUP = "penstock-sqs-types", "penstock-sqs-trace", "penstock-sqs-group"
-_OWN = (TYPES, TRACE, GROUP)
+DEDUPLICATION = "penstock-sqs-deduplication"
+_OWN = (TYPES, TRACE, GROUP, DEDUPLICATION)
+_TOKEN = re.compile(r"[!-~]{1,128}")
 _NAME = re.compile(r"(?!\.)(?!.*\.\.)(?!.*\.$)[A-Za-z0-9_.-]{1,256}", re.ASCII)
 _HOUSE = "penstock-"
 _RESERVED = ("aws.", "amazon.", _HOUSE)
@@ -57,6 +59,7 @@ class Contents:
     attributes: Attributes
     trace: str | None
     group: str | None
+    deduplication: str | None = None
 
     @property
     def size(self) -> int:
@@ -76,7 +79,12 @@ class Contents:
             for name, each in self.attributes.items()
         }
         types = {name: each.type for name, each in self.attributes.items() if each.type != "String"}
-        own = {TYPES: types, TRACE: self.trace, GROUP: self.group}
+        own = {
+            TYPES: types,
+            TRACE: self.trace,
+            GROUP: self.group,
+            DEDUPLICATION: self.deduplication,
+        }
         return (made | {name: value for name, value in own.items() if value}) or None
 
     def digests(self) -> dict[str, str]:
@@ -114,9 +122,7 @@ def contents(given: Mapping[str, Any], trace: str, most: int) -> Contents:
         raise missing("MessageBody")
     if not isinstance(body, str) or not body:
         raise invalid(body, "MessageBody", "Must be a text that is not empty.")
-    group = given.get("MessageGroupId")
-    if group is not None and not re.fullmatch(r"[!-~]{1,128}", str(group)):
-        raise invalid(group, "MessageGroupId", "Must have 1 to 128 letters, digits or signs.")
+    group, deduplication = _token(given, "MessageGroupId"), _token(given, "MessageDeduplicationId")
     system = _attributes(given.get("MessageSystemAttributes"), is_system=True)
     found = system.get("AWSTraceHeader")
     made = Contents(
@@ -124,6 +130,7 @@ def contents(given: Mapping[str, Any], trace: str, most: int) -> Contents:
         _attributes(given.get("MessageAttributes")),
         str(found.value) if found else (trace or None),
         group,
+        deduplication,
     )
     for text in (body, *(a.value for a in made.attributes.values() if isinstance(a.value, str))):
         if _FORBIDDEN.search(text):
@@ -137,6 +144,13 @@ def contents(given: Mapping[str, Any], trace: str, most: int) -> Contents:
             f"Reason: Message must be shorter than {most} bytes.",
         )
     return made
+
+
+def _token(given: Mapping[str, Any], name: str) -> str | None:
+    text = given.get(name)
+    if text is not None and not (isinstance(text, str) and _TOKEN.fullmatch(text)):
+        raise invalid(text, name, "Must have 1 to 128 letters, digits or signs.")
+    return text
 
 
 def _attributes(given: Any, *, is_system: bool = False) -> dict[str, Attribute]:

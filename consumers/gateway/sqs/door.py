@@ -22,6 +22,7 @@ from consumers.gateway.sqs.calls import (
     as_sqs_error,
 )
 from consumers.gateway.sqs.errors import JSON, SqsError
+from consumers.gateway.sqs.sequences import SequenceNumbers
 
 logger = logging.getLogger("penstock.gateway")
 
@@ -82,6 +83,7 @@ class SqsDoor:
         self._services = services
         self._bodies = bodies
         self._known = KnownQueues()
+        self._numbers = SequenceNumbers()
         self._proxies = services.settings.proxies()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -118,6 +120,7 @@ class SqsDoor:
             call = SqsCall(
                 HttpCall(services, caller, shown, {}, receive, send, share),
                 self._known,
+                self._numbers,
                 _parameters(body),
                 services.settings.sqs_url or f"{origin.scheme}://{headers['host']}",
                 signer.signed.region,

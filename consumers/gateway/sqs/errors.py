@@ -91,6 +91,12 @@ def invalid(value: object, parameter: str, reason: str) -> SqsError:
     )
 
 
+def of_fifo_only(value: object, parameter: str) -> SqsError:
+    """A parameter that the other kind of queue has."""
+    reason = "The request include parameter that is not valid for this queue type."
+    return invalid(value, parameter, reason)
+
+
 def missing(parameter: str) -> SqsError:
     """A parameter that has to be there."""
     return SqsError("MissingParameter", f"The request must contain the parameter {parameter}.")

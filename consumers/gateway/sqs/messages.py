@@ -9,6 +9,7 @@ from typing import Any
 from consumers.gateway.queues import handed_out
 from consumers.gateway.sqs.calls import SqsCall, as_sqs_error
 from consumers.gateway.sqs.contents import (
+    DEDUPLICATION,
     GROUP,
     TRACE,
     Attributes,
@@ -17,8 +18,9 @@ from consumers.gateway.sqs.contents import (
     md5,
 )
 from consumers.gateway.sqs.entries import Entry, each_of, entries_of
-from consumers.gateway.sqs.errors import SqsError, missing
+from consumers.gateway.sqs.errors import SqsError, invalid, missing, of_fifo_only
 from consumers.gateway.sqs.handles import handle, receipt_of
+from consumers.gateway.sqs.sequences import number
 from penstock.errors import StaleReceipt
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Delivery, Receipt
@@ -47,6 +49,8 @@ async def receive(call: SqsCall) -> dict[str, Any]:
         else None
     )
     call.number("WaitTimeSeconds", 0, 0, _LONGEST_WAIT)
+    if not call.is_fifo and given.get("ReceiveRequestAttemptId") is not None:
+        raise of_fifo_only(given["ReceiveRequestAttemptId"], "ReceiveRequestAttemptId")
     until = loop.time() + _HELD_SECONDS
     try:
         wait = given.get("WaitTimeSeconds")
@@ -86,21 +90,31 @@ async def delete(call: SqsCall) -> dict[str, Any]:
 async def delete_batch(call: SqsCall) -> dict[str, Any]:
     """The same for up to ten, in one transaction."""
     address = call.address()
-    good: list[Receipt] = []
+    good: dict[str, Receipt] = {}
 
     async def checked(_: SqsCall, entry: Entry) -> dict[str, Any]:
-        good.append(_receipt(call, entry))
+        good[entry["Id"]] = _receipt(call, entry)
         return {}
 
-    made = await each_of(call, checked, entries_of(call))
-    receipts = list(dict.fromkeys(good))
-    if receipts:
-        await call.run(
-            lambda connection: queue.acknowledge(connection, address, receipts, partly=True)
-        )
-    else:
+    entries = entries_of(call)
+    made = await each_of(call, checked, entries)
+    receipts = list(dict.fromkeys(good.values()))
+    if not receipts:
         await call.facts()  # without a queue the whole call is refused
-    return made
+        return made
+    done = await call.run(
+        lambda connection: queue.acknowledge(connection, address, receipts, partly=True)
+    )
+    dead = {each for each, is_good in zip(receipts, done, strict=True) if not is_good}
+    if not call.is_fifo or not dead:
+        return made
+
+    async def answered(_: SqsCall, entry: Entry) -> dict[str, Any]:
+        if _receipt(call, entry) in dead:
+            raise _expired(entry)
+        return {}
+
+    return await each_of(call, answered, entries)
 
 
 async def change(call: SqsCall) -> dict[str, Any]:
@@ -115,10 +129,16 @@ async def change_batch(call: SqsCall) -> dict[str, Any]:
 
 async def _deleted(call: SqsCall, given: Entry) -> dict[str, Any]:
     address, receipt = call.address(), _receipt(call, given)
-    await call.run(
+    (is_good,) = await call.run(
         lambda connection: queue.acknowledge(connection, address, [receipt], partly=True)
     )
+    if call.is_fifo and not is_good:
+        raise _expired(given)
     return {}
+
+
+def _expired(given: Entry) -> SqsError:
+    return invalid(given["ReceiptHandle"], "ReceiptHandle", "The receipt handle has expired.")
 
 
 async def _changed(call: SqsCall, given: Entry) -> dict[str, Any]:
@@ -161,6 +181,7 @@ class _Wanted:
         self.named = call.texts("MessageAttributeNames")
         self.account = call.account
         self.arn = call.arn
+        self.is_fifo = call.is_fifo
 
     def of(self, delivery: Delivery) -> dict[str, str]:
         """The system's attributes of a message."""
@@ -177,6 +198,9 @@ class _Wanted:
             "MessageGroupId": headers.get(GROUP),
             "DeadLetterQueueSourceArn": self.arn(source) if source else None,
         }
+        if self.is_fifo:
+            found["SequenceNumber"] = number(event.sequence)
+            found["MessageDeduplicationId"] = headers.get(DEDUPLICATION)
         return {
             name: value
             for name, value in found.items()

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from consumers.gateway.sqs.attributes import (
+    FIFO_SUFFIX,
     MOST_DELIVERIES,
     checked,
-    effective,
     no_target,
     policy,
+    require_fitting,
     wanted,
 )
 from consumers.gateway.sqs.calls import QueueFacts, SqsCall, facts_of, no_such_queue
@@ -24,7 +25,7 @@ from penstock.subscriptions.queue import QueueStatistics
 from penstock.subscriptions.scheduled import scheduled
 from penstock.topics import names
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
+_NAME = re.compile(r"(?=.{1,80}\Z)[A-Za-z0-9_-]+(\.fifo)?", re.ASCII)
 _MOST_LISTED = 1_000
 _MOST_TAGS = 50
 _TAG = re.compile(r".{1,128}", re.DOTALL)
@@ -37,23 +38,21 @@ async def create(call: SqsCall) -> dict[str, Any]:
     name = call.given.get("QueueName")
     if not name:
         raise missing("QueueName")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        if isinstance(name, str) and name.endswith(".fifo"):
-            raise SqsError("UnsupportedOperation", "FIFO queues are not there yet.")
-        raise SqsError(
-            "InvalidParameterValue",
-            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.",
-        )
+    attributes = call.given.get("Attributes")
+    is_fifo = _is_fifo(name, attributes)
     if call.http.caller.queue not in {None, name}:
         raise SqsError("AccessDenied", "The key is for another queue.")
-    given = checked(call.given.get("Attributes"), call.account)
+    given = checked(attributes, call.account, is_fifo=is_fifo)
+    if is_fifo:
+        require_fitting(given)
     tags = _tags(call.given.get("tags"))
     address = f"{call.account}/{name}"
 
     def work(connection: Any) -> None:
         names.create_topic(connection, address, if_not_exists=True)
         queue.subscribe(connection, address, [address])
-        queue.configure(connection, address, max_deliveries=MOST_DELIVERIES)
+        order = {"order": "key"} if is_fifo else {}
+        queue.configure(connection, address, max_deliveries=MOST_DELIVERIES, **order)
         _keep(connection, call, address, QueueFacts(given, tags, 0, 0), given)
 
     try:
@@ -62,7 +61,7 @@ async def create(call: SqsCall) -> dict[str, Any]:
         # In a transaction of its own: the refusal has ended that of the look.
         await call.run(work)
         return {"QueueUrl": call.url(name)}
-    present = effective(there.attributes)
+    present = there.effective()
     if any(present.get(each, "") != value for each, value in given.items()):
         raise SqsError(
             "QueueNameExists",
@@ -125,7 +124,7 @@ async def attributes(call: SqsCall) -> dict[str, Any]:
         return facts, counts, scheduled(connection, address) if asked else 0
 
     facts, counts, later = await call.run(work)
-    told = effective(facts.attributes) | {
+    told = facts.effective() | {
         "ApproximateNumberOfMessages": str(counts.ready),
         "ApproximateNumberOfMessagesDelayed": str(counts.delayed + later),
         "ApproximateNumberOfMessagesNotVisible": str(counts.in_flight),
@@ -141,12 +140,14 @@ async def set_attributes(call: SqsCall) -> dict[str, Any]:
     """Change attributes; the others stay."""
     if not call.given.get("Attributes"):
         raise missing("Attributes")
-    given = checked(call.given["Attributes"], call.account)
+    given = checked(call.given["Attributes"], call.account, is_fifo=call.is_fifo)
     address = call.address()
 
     def work(connection: Any) -> None:
         there = facts_of(connection, address)
         made = replace(there, attributes={**there.attributes, **given})
+        if made.is_fifo:
+            require_fitting(made.attributes)
         _keep(connection, call, address, made, given)
 
     await call.run(work)
@@ -193,6 +194,24 @@ async def untag(call: SqsCall) -> dict[str, Any]:
     if not gone:
         raise missing("TagKeys")
     return await _retagged(call, {}, gone)
+
+
+def _is_fifo(name: object, attributes: object) -> bool:
+    """Whether a queue of this name is to be a FIFO queue: name and attribute both say so."""
+    told = attributes.get("FifoQueue", "false") if isinstance(attributes, dict) else "false"
+    is_fifo = str(told).lower() == "true"
+    if (
+        not isinstance(name, str)
+        or not _NAME.fullmatch(name)
+        or name.endswith(FIFO_SUFFIX) is not is_fifo
+    ):
+        end = "must end with .fifo suffix and be " if is_fifo else ""
+        raise SqsError(
+            "InvalidParameterValue",
+            "Can only include alphanumeric characters, hyphens, or underscores,"
+            f" {end}1 to 80 in length.",
+        )
+    return is_fifo
 
 
 async def _retagged(

@@ -2,13 +2,14 @@
 
 An SDK that gets no answer sends its call again, with the same invocation id.  So the id is a part
 of the text that a message claims for five minutes: the second attempt finds the first one's event.
+A message of a FIFO queue claims its deduplication id instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -19,7 +20,7 @@ from consumers.gateway.publishing import Outgoing
 from consumers.gateway.sqs.calls import QueueFacts, SqsCall
 from consumers.gateway.sqs.contents import MOST_BYTES, Contents, contents
 from consumers.gateway.sqs.entries import Entry, each_of, entries_of
-from consumers.gateway.sqs.errors import SqsError
+from consumers.gateway.sqs.errors import SqsError, missing, of_fifo_only
 from penstock.records import Message
 
 _LONGEST_DELAY = 900
@@ -33,6 +34,7 @@ class _Ready:
 
     contents: Contents
     outgoing: Outgoing
+    is_numbered: bool
 
 
 async def send(call: SqsCall) -> dict[str, Any]:
@@ -40,7 +42,7 @@ async def send(call: SqsCall) -> dict[str, Any]:
     facts = await call.facts()
     ready = _ready(call, call.given, facts)
     (published,) = _enqueue(call, [ready])
-    return await _answer(ready, published)
+    return await _answer(call, ready, published)
 
 
 async def send_batch(call: SqsCall) -> dict[str, Any]:
@@ -62,7 +64,7 @@ async def send_batch(call: SqsCall) -> dict[str, Any]:
     published = dict(zip(ready, _enqueue(call, list(ready.values())), strict=True))
 
     async def answered(_: SqsCall, entry: Entry) -> dict[str, Any]:
-        return await _answer(ready[entry["Id"]], published[entry["Id"]])
+        return await _answer(call, ready[entry["Id"]], published[entry["Id"]])
 
     made = await each_of(call, answered, [each for each in entries if each["Id"] in ready])
     failed = refused + made.pop("Failed", [])
@@ -73,19 +75,29 @@ def _ready(call: SqsCall, given: Entry, facts: QueueFacts) -> _Ready:
     trace = call.http.shown.header("x-amzn-trace-id")
     made = contents(given, trace, facts.number("MaximumMessageSize"))
     delay = _delay(given, facts)
+    claim: str | None
+    if facts.is_fifo:
+        made, claim = _of_fifo(made, facts)
+    elif made.deduplication is not None:
+        raise of_fifo_only(made.deduplication, "MessageDeduplicationId")
+    else:
+        claim = _attempt(call, given)
     message = Message(
         call.address(),
         made.body.encode(),
+        key=made.group if facts.is_fifo else None,
         content_type=_TEXT,
         headers=made.headers(),
         not_before=datetime.now(UTC) + timedelta(seconds=delay) if delay else None,
     )
-    return _Ready(made, Outgoing(message, _claim(call, given)))
+    return _Ready(made, Outgoing(message, claim), is_numbered=facts.is_fifo and not delay)
 
 
 def _delay(given: Entry, facts: QueueFacts) -> int:
     delay = given.get("DelaySeconds")
-    if delay is None:
+    if facts.is_fifo and delay:
+        raise of_fifo_only(delay, "DelaySeconds")
+    if delay is None or facts.is_fifo:
         delay = facts.number("DelaySeconds")
     if not isinstance(delay, int) or not 0 <= delay <= _LONGEST_DELAY:
         raise SqsError(
@@ -96,7 +108,25 @@ def _delay(given: Entry, facts: QueueFacts) -> int:
     return delay
 
 
-def _claim(call: SqsCall, given: Entry) -> str | None:
+def _of_fifo(made: Contents, facts: QueueFacts) -> tuple[Contents, str]:
+    """The message with its deduplication id, and what it claims: an attempt has the same one."""
+    told = facts.effective()
+    if made.group is None:
+        raise missing("MessageGroupId")
+    text = made.deduplication
+    if text is None:
+        if told["ContentBasedDeduplication"] != "true":
+            raise SqsError(
+                "InvalidParameterValue",
+                "The queue should either have ContentBasedDeduplication enabled or"
+                " MessageDeduplicationId provided explicitly",
+            )
+        text = hashlib.sha256(made.body.encode()).hexdigest()
+    scope = made.group if told["DeduplicationScope"] == "messageGroup" else ""
+    return replace(made, deduplication=text), claim_of("deduplication", scope, text)
+
+
+def _attempt(call: SqsCall, given: Entry) -> str | None:
     """What an attempt has in common with the others of the same call, and with no other call."""
     invocation = call.http.shown.header(_INVOCATION)
     if not invocation:
@@ -120,5 +150,11 @@ def _enqueue(call: SqsCall, ready: list[_Ready]) -> list[asyncio.Future[UUID]]:
     return publishes.enqueue(call.http.caller.principal, [each.outgoing for each in ready])
 
 
-async def _answer(ready: _Ready, published: asyncio.Future[UUID]) -> dict[str, Any]:
-    return {"MessageId": str(await published)} | ready.contents.digests()
+async def _answer(call: SqsCall, ready: _Ready, published: asyncio.Future[UUID]) -> dict[str, Any]:
+    event_id = await published
+    made = {"MessageId": str(event_id)} | ready.contents.digests()
+    if ready.is_numbered:
+        place = (call.http.caller.principal.account_id, call.address())
+        number = await call.numbers.of(call.run, place, event_id)
+        made |= {"SequenceNumber": number} if number else {}
+    return made

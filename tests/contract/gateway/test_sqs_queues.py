@@ -86,7 +86,8 @@ def test_attributes_of_a_queue_are_told_and_changed(sqs: Any, url: str, shop: Cl
         ({"VisibilityTimeout": "x"}, "InvalidAttributeValue"),
         ({"Unknown": "1"}, "InvalidAttributeName"),
         ({"RedrivePolicy": "{}"}, "InvalidParameterValue"),
-        ({"FifoQueue": "true"}, "AWS.SimpleQueueService.UnsupportedOperation"),
+        ({"FifoQueue": "true"}, "InvalidAttributeName"),
+        ({"ContentBasedDeduplication": "true"}, "InvalidAttributeName"),
         ({"Policy": "{}"}, "AWS.SimpleQueueService.UnsupportedOperation"),
     ]:
         assert refused(sqs.set_queue_attributes, QueueUrl=url, Attributes=wrong)[0] == code
