@@ -15,13 +15,14 @@ import typer
 from ops.commands.groups import with_default
 from ops.commands.installation import Database, Installation
 from ops.commands.outcomes import show_outcomes
+from ops.commands.queue_relays import Order, events, queue_relay, show_relayed
 from ops.commands.relay_groups import group
 from ops.commands.sessions import Engine, spark_session
 from ops.duties import verbs
 from ops.duties.engine import AUTO, SPARK, SQL, choose
 from ops.duties.running import run
 from ops.duties.setup import Setup
-from ops.duties.units import MAIN, DutyOutcome
+from ops.duties.units import MAIN
 from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
@@ -30,6 +31,7 @@ from penstock.errors import ConfigurationError
 from penstock.spark.options import DatabaseAddress
 
 if TYPE_CHECKING:
+    from ops.relay.queue_relay import QueueRelay
     from ops.relay.relay import Relay, RelayResult
     from ops.sinks.base import Sink
 
@@ -88,6 +90,7 @@ def send(
     max_seconds: Annotated[float, typer.Option(min=0, help="The end, without --forever.")] = 60.0,
     at_once: AtOnce = 16,
     max_attempts: MaxAttempts = None,
+    order: Order = None,
     envelope: Envelope = None,
     to: To = None,
     key: Key = None,
@@ -115,6 +118,10 @@ def send(
     single = {"envelope": envelope, "to": to, "key": key, **_pace(rate, rate_bytes, breaker)}
     flags = {"tombstones": tombstones, "schemas": schemas}
     sink = with_routing(sink, _rules(single, flags, type_, {"where": where, "header": header}))
+    if order is not None:
+        with closing(queue_relay(here, subscription, sink, order, max_attempts)) as queued:
+            _run_until_signal(queued) if forever else show_relayed(queued, max_seconds, output)
+        return
     targets = archive_targets(target)
 
     def made(opened: Sink) -> Relay:
@@ -128,22 +135,24 @@ def send(
         )
 
     if forever:
-        if choose(engine, 1) == SPARK:
-            raise ConfigurationError(
-                "Spark relays what is there, and then it ends", hint="leave out --forever"
-            )
+        _require_no_spark(engine)
         with closing(configured_sink(sink)) as opened:
             _run_until_signal(made(opened))
         return
     place = (MAIN, subscription)
     given, sinks = {place: max_attempts} if max_attempts else {}, {place: absolute_address(sink)}
     setup = Setup({MAIN: DatabaseAddress(here.url)}, tuple(targets), sinks, given, max_seconds)
-    outcomes = _relayed_on_spark(setup, subscription, engine)
-    if outcomes is not None:
-        show_outcomes(outcomes, output)
+    if _sent_on_spark(setup, subscription, engine, output):
         return
     with closing(configured_sink(sink)) as opened:
         _show_drained(made(opened).run_for(max_seconds), output)
+
+
+def _require_no_spark(engine: str) -> None:
+    if choose(engine, 1) == SPARK:
+        raise ConfigurationError(
+            "Spark relays what is there, and then it ends", hint="leave out --forever"
+        )
 
 
 def _show_drained(result: RelayResult, output: Format) -> None:
@@ -195,18 +204,20 @@ def _sink_of(
     )
 
 
-def _relayed_on_spark(setup: Setup, subscription: str, engine: str) -> list[DutyOutcome] | None:
-    """What Spark has relayed; None when it is not worth its start, or not wanted."""
+def _sent_on_spark(setup: Setup, subscription: str, engine: str, output: Format) -> bool:
+    """Show what Spark has relayed.  False when it is not worth its start, or not wanted."""
     if engine == SQL:
-        return None
+        return False
     units, events = verbs.relay_units(setup, [(MAIN, subscription)])
     if choose(engine, len(units), events) == SQL:
-        return None
+        return False
     with ExitStack() as stack:
-        return run(units, setup, engine=SPARK, spark=lambda: stack.enter_context(spark_session()))
+        done = run(units, setup, engine=SPARK, spark=lambda: stack.enter_context(spark_session()))
+    show_outcomes(done, output)
+    return True
 
 
-def _run_until_signal(worker: Relay) -> None:
+def _run_until_signal(worker: Relay | QueueRelay) -> None:
     """Run it in a thread; the first SIGTERM or SIGINT lets it finish what it has in hand."""
     # A put into this queue may interrupt a get from it, which Event.set and Event.wait may not.
     asked: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -223,6 +234,9 @@ def _run_until_signal(worker: Relay) -> None:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+relay.command()(events)
 
 
 @relay.command()

@@ -242,7 +242,7 @@ class BlockWork:
         try:
             whole = self._read(hand.opened)
             block = self._chosen(whole)
-            given_up = misfits(self.connection, self.lease, block, self.rules.routing)
+            given_up = misfits(self.connection, self.lease.topic, block, self.rules.routing)
             given_up |= exhausted(block, hand.opened.attempt, self.rules.max_attempts)
         except BaseException as error:  # every failure is counted, or it would repeat unseen
             # Without the database, no failure can be counted.

@@ -8,11 +8,10 @@ if TYPE_CHECKING:
     from ops.sinks.base import RelayBlock
     from ops.sinks.routing import Routing
     from penstock.database import Connection
-    from penstock.records import Lease
 
 
 def misfits(
-    connection: Connection, lease: Lease, block: RelayBlock, routing: Routing
+    connection: Connection, topic: str, block: RelayBlock, routing: Routing
 ) -> dict[int, str]:
     """The sequences of a block that do not fit, and the reason of each."""
     if not (routing.schemas and block.events):
@@ -20,7 +19,7 @@ def misfits(
     # Imported here: only who asks for it needs the libraries of the schemas.
     from penstock.publishing.schemas import registry
 
-    schemas = registry.in_force(connection, lease.topic)
+    schemas = registry.in_force(connection, topic)
     found = (
         (event.sequence, registry.problem(schemas, event.type, event.payload))
         for event in block.events

@@ -33,6 +33,10 @@ class SideThreads:
             self._threads.append(made)
         self._given.put(work)
 
+    def replace(self) -> None:
+        """One more thread may be started: a call that never ends keeps the one that it has."""
+        self._count += 1
+
     def end(self) -> None:
         """Each thread ends after what it is doing.  Those that do nothing are waited for."""
         for _ in self._threads:

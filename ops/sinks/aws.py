@@ -204,6 +204,9 @@ def _partition_of(region: str) -> str:
 class AwsSink:
     """Sends the events of all topics of a relay to one queue or topic."""
 
+    #: Also the relay of a queue can send to it.
+    any_order = True
+
     max_block_events = 1_000
     max_block_bytes = 8 << 20
 

@@ -77,6 +77,9 @@ class _Target:
 class RabbitSink:
     """Publishes to one exchange, or to one queue."""
 
+    #: Also the relay of a queue can send to it.
+    any_order = True
+
     name = "rabbitmq"
     max_block_events = 1_000
     max_block_bytes = 8 << 20

@@ -23,6 +23,7 @@ class RoutedSink:
 
     def __init__(self, sink: Sink, routing: Routing) -> None:
         self.name = sink.name
+        self.any_order = getattr(sink, "any_order", False)
         self.max_block_events = sink.max_block_events
         self.max_block_bytes = sink.max_block_bytes
         #: Addresses that are one topic there are one place: each place is compared for itself.

@@ -107,6 +107,9 @@ def _count(options: Mapping[str, str], name: str, most: int, preset: int = 1) ->
 class WebhookSink:
     """Calls one address for each event, or for each batch of events."""
 
+    #: Also the relay of a queue can send to it.
+    any_order = True
+
     name = "webhook"
     max_block_bytes = 8 << 20
 

@@ -23,6 +23,7 @@ begin_rehydration       . . . . o . .
 bookmark_positions      . c . . o . .
 bring_letter            . c . . o . .
 broken_slices           . . . . o . .
+bury_claims             . c . . o . .
 cancel_backfill         . . . . o . .
 carry_positions         . . . i o . .
 changed_hours           . . . . o . r
@@ -210,6 +211,7 @@ rejected_commits        . c . . o . r
 relay_failure           . c . . o . .
 relay_group_lag         . c . . o . r
 relay_status            . c . . o . r
+relayed_events          . c . . o . .
 relayed_to              . . . . o p .
 relays_claimed_by       . . . . o . r
 release                 . c g . o . .

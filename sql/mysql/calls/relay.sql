@@ -96,3 +96,16 @@ CALL penstock.note_breaker(%(subscription)s, %(consumer)s, %(state)s, %(error)s)
 -- What a relay does in each partition.
 -- limits the session
 CALL penstock.relay_status(%(subscription)s)
+
+-- name: bury_claims
+-- Makes received events dead letters at once.
+-- json: 0
+-- limits the session
+CALL penstock.bury_claims(
+    %(subscription)s, %(claims)s, %(first_sequences)s, %(last_sequences)s, %(tokens)s, %(reason)s, %(partly)s
+)
+
+-- name: relayed_events
+-- What has become of events of a queue.
+-- reads only
+CALL penstock.relayed_events(%(subscription)s, %(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s)

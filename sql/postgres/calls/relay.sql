@@ -105,3 +105,17 @@ SELECT penstock.note_breaker(%(subscription)s, %(consumer)s, %(state)s, %(error)
 -- What a relay does in each partition.
 SELECT topic, partition, events_per_second, attempts, last_error, failed_at, left_out, breaker, breaker_at
 FROM penstock.relay_status(%(subscription)s)
+
+-- name: bury_claims
+-- Makes received events dead letters at once.
+SELECT penstock.bury_claims(
+    %(subscription)s, %(claims)s::bigint[], %(first_sequences)s::bigint[], %(last_sequences)s::bigint[],
+    %(tokens)s::uuid[], %(reason)s, %(partly)s
+)
+
+-- name: relayed_events
+-- What has become of events of a queue.
+SELECT sequence, event_id::text, state, attempts, last_error, next_attempt_at
+FROM penstock.relayed_events(
+    %(subscription)s, %(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::integer
+)

@@ -79,6 +79,7 @@ LEFT_TO_THE_CALLER = {
     "extend": "as acknowledge",
     "release_claims": "as acknowledge",
     "reject": "as acknowledge",
+    "bury_claims": "as acknowledge",
 }
 
 #: They set it themselves, or call one that does.
