@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -186,9 +187,17 @@ def _queue_row(connection: Any, budget: Budget, found: Subscription) -> QueueFig
     except PenstockError:  # it was deleted meanwhile, or this login may not look into it
         return unread()
     dead = sum(each.dead + each.parked for each in counts(connection, found.name))
-    lags = subscriptions.lag(connection, found.name) if counted.size else []
-    oldest = max((float(each.lag_seconds) for each in lags), default=None)
-    return unread(counted, dead, oldest)
+    return unread(counted, dead, _oldest(connection, found.name) if counted.size else None)
+
+
+def _oldest(connection: Any, name: str) -> float | None:
+    """How long ago the first unfinished event of a queue was sequenced.
+
+    Its position does not tell: what waits for a retry is copied, and the position goes on.
+    """
+    for each in queue.peek(connection, name, 1):
+        return max(0.0, (datetime.now(UTC) - each.event.sequenced_at).total_seconds())
+    return None
 
 
 ROUTES = (PageRoute("/", index),)
