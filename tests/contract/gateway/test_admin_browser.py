@@ -67,8 +67,8 @@ class Pictures:
             self._tab.size(*size, dark=dark)
             file = Path(self._folder) / f"page-{name}.png"
             self._tab.picture(file)
-            # Few colours are enough, and a quarter of the bytes.
-            Image.open(file).convert("RGB").quantize(64).save(file, optimize=True)
+            # So many colours are enough, and half of the bytes.
+            Image.open(file).convert("RGB").quantize(256).save(file, optimize=True)
             self._tab.size(*WIDE)
 
 
