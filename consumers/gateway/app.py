@@ -22,6 +22,7 @@ from consumers.gateway.room import AnswerRoom
 from consumers.gateway.settings import GatewaySettings
 from consumers.gateway.sqs.door import SqsDoor, is_for_sqs
 from consumers.gateway.tails import Tails
+from consumers.gateway.uses import Uses
 from penstock.accounts import FoundKey, MasterKeys, find_key
 
 #: In the order in which a request is compared with them: the hot ones first.
@@ -75,6 +76,7 @@ class Gateway:
             ConsumerGroups(self._pool),
             Present(settings.account_requests),
             room,
+            Uses(self._key_pool),
         )
         self.tally = Tally()
         self.app = Front(_Doors(self.services), settings, self.tally)

@@ -21,6 +21,7 @@ from consumers.gateway.publishing import Coalescer
 from consumers.gateway.room import AnswerRoom, AnswerShare
 from consumers.gateway.settings import GatewaySettings
 from consumers.gateway.tails import Tails
+from consumers.gateway.uses import Uses
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class Services:
     groups: ConsumerGroups
     present: Present
     room: AnswerRoom
+    uses: Uses
     polls: Polls = field(default_factory=Polls)
 
 

@@ -186,6 +186,7 @@ class Endpoint:
             shown, params["account"], origin.address, is_safe=origin.is_safe
         )
         scope["told"] = {"account": caller.account, "key": caller.principal.key_id}
+        services.uses.count(caller.principal.key_id)
         if caller.queue is not None and params.get("queue") != caller.queue:
             raise Refused(401)
         if not set(operation.levels).issubset(caller.levels):

@@ -98,12 +98,15 @@ class GatewayWorker:
         server = uvicorn.Server(self._config(gateway))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         logger.info("gateway listens", extra={"host": self._settings.host, "port": self.port})
+        noting = asyncio.create_task(gateway.services.uses.run())
         while not serving.done():
             self._turned = time.monotonic()
             server.should_exit = server.should_exit or stop.is_set()
             await asyncio.wait({serving}, timeout=_BEAT_SECONDS)
         await serving
+        noting.cancel()
         await gateway.services.groups.left()
+        await gateway.services.uses.note()
 
     def _config(self, gateway: Gateway) -> uvicorn.Config:
         settings = self._settings

@@ -116,6 +116,7 @@ class SqsDoor:
         async with self._bodies.read(receive, headers, most) as body:
             caller = services.access.aws_caller(signer, body, origin.address)
             scope["told"] = {"account": caller.account, "key": caller.principal.key_id}
+            services.uses.count(caller.principal.key_id)
             share.account = caller.principal.account_id
             call = SqsCall(
                 HttpCall(services, caller, shown, {}, receive, send, share),
