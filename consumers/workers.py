@@ -32,8 +32,11 @@ class RelayWorker(ConsumerWorker):
         self._sink: Sink
 
     def counted(self, stats: LoopStats) -> dict[str, float]:
-        """Also what rules have left out."""
-        return super().counted(stats) | {"relayed_left_out": stats.filtered}
+        """Also what rules have left out, and what became dead letters."""
+        return super().counted(stats) | {
+            "relayed_left_out": stats.filtered,
+            "relayed_dead_letters": stats.dead_letters,
+        }
 
     def run(self, stop: threading.Event) -> None:
         """Relay until told to stop."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import queue
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ import typer
 from ops.commands.groups import with_default
 from ops.commands.installation import Database, Installation
 from ops.commands.outcomes import show_outcomes
+from ops.commands.progress import live_line
 from ops.commands.queue_relays import Order, events, queue_relay, show_relayed
 from ops.commands.relay_groups import group
 from ops.commands.sessions import Engine, spark_session
@@ -29,6 +31,7 @@ from penstock.cli.output import Format, Output, say, show
 from penstock.database import connect
 from penstock.errors import ConfigurationError
 from penstock.spark.options import DatabaseAddress
+from penstock.subscriptions import lag
 
 if TYPE_CHECKING:
     from ops.relay.queue_relay import QueueRelay
@@ -145,7 +148,16 @@ def send(
     if _sent_on_spark(setup, subscription, engine, output):
         return
     with closing(configured_sink(sink)) as opened:
-        _show_drained(made(opened).run_for(max_seconds), output)
+        running = made(opened)
+        with live_line(partial(_waiting, here, [subscription]), lambda: running.stats.events):
+            done = running.run_for(max_seconds)
+        _show_drained(done, output)
+
+
+def _waiting(here: Installation, subscriptions: Iterable[str]) -> int:
+    """How many events wait for these subscriptions."""
+    with connect(here.url) as connection:
+        return sum(e.lag_events for name in subscriptions for e in lag(connection, name))
 
 
 def _require_no_spark(engine: str) -> None:

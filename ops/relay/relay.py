@@ -422,6 +422,7 @@ class Relay(Rounds):
 
     def _settled(self, lease: Lease, result: BlockResult) -> int:
         self.dead_letters += result.dead_letters
+        self.stats.dead_letters = self.dead_letters
         self.left_out += result.left_out
         self.stats.filtered = self.left_out
         if result.retry_after is not None:
