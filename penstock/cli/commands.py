@@ -84,6 +84,10 @@ OWN = {
         "events:tail",
         "Write a topic's events, a line for each, partition by partition; keeps no position.",
     ),
+    "export": (
+        "exporting:export",
+        "Write all events of a topic into files: JSON Lines or Parquet.",
+    ),
     "cloudevents": (
         "cloudevents:check",
         "Read CloudEvents strictly: one that is none is refused, and its attribute named.",
