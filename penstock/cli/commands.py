@@ -88,6 +88,10 @@ OWN = {
         "exporting:export",
         "Write all events of a topic into files: JSON Lines or Parquet.",
     ),
+    "uninstall": (
+        "uninstalling:uninstall",
+        "Say what of Penstock is in the database, or drop all of it with --yes SCHEMA.",
+    ),
     "cloudevents": (
         "cloudevents:check",
         "Read CloudEvents strictly: one that is none is refused, and its attribute named.",

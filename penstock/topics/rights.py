@@ -102,7 +102,7 @@ def role_name(kind: str) -> str:
 def roles(connection: Any) -> list[Role]:
     """The roles, whether they exist or not."""
     names = [role_name(kind) for kind in KINDS]
-    engine = _of(connection)
+    engine = engine_of(connection)
     with _denied(engine, "see the roles", "", "a member of the operator or installer role"):
         found = engine.members(connection, names)
         listed = database.call(connection, "function_roles")
@@ -125,7 +125,7 @@ def install(connection: Any) -> list[str]:
     all of it needs a login that may create roles and grant rights on the schema.
     """
     names = [role_name(kind) for kind in KINDS]
-    engine = _of(connection)
+    engine = engine_of(connection)
     missing = engine.missing(connection, names)
     commands = "; ".join(engine.creations(missing))
     with _denied(engine, "create roles", commands, "a login that may create roles"):
@@ -142,7 +142,7 @@ def print_sql(connection: Any = None) -> str:
     Without a connection it is the SQL for PostgreSQL.  For MySQL and MariaDB the procedures must
     exist already.
     """
-    engine = _ROLES["postgres"] if connection is None else _of(connection)
+    engine = _ROLES["postgres"] if connection is None else engine_of(connection)
     names = [role_name(kind) for kind in KINDS]
     lines = [*engine.creations(names), *engine.giving(connection, names)]
     return "".join(f"{line};\n" for line in lines)
@@ -150,7 +150,7 @@ def print_sql(connection: Any = None) -> str:
 
 def add_member(connection: Any, kind: str, login: str) -> None:
     """Make a login a member of a role."""
-    engine, role = _of(connection), role_name(kind)
+    engine, role = engine_of(connection), role_name(kind)
     if kind == GATEWAY:  # first, because it refuses a login that has other rights
         database.call(connection, "record_gateway", login=login)
     with _denied(engine, *_membership(engine.adding(role, login))):
@@ -159,7 +159,7 @@ def add_member(connection: Any, kind: str, login: str) -> None:
 
 def remove_member(connection: Any, kind: str, login: str) -> None:
     """Take a login out of a role."""
-    engine, role = _of(connection), role_name(kind)
+    engine, role = engine_of(connection), role_name(kind)
     command = f"REVOKE {engine.quoted(role)} FROM {engine.quoted(login)}"
     with _denied(engine, *_membership(command)):
         engine.remove(connection, role, login)
@@ -173,7 +173,7 @@ def refresh(connection: Any) -> None:
     MariaDB cannot tell this inside a transaction, so Penstock uses what it read last.  On other
     databases this does nothing.
     """
-    engine = _of(connection)
+    engine = engine_of(connection)
     with _denied(engine, "look at the roles", "", "a member of the operator or installer role"):
         engine.refresh(connection)
 
@@ -182,7 +182,8 @@ def _membership(command: str) -> tuple[str, str, str]:
     return "change who is in the role", command, "a superuser, or who created the role"
 
 
-def _of(connection: Any) -> Roles:
+def engine_of(connection: Any) -> Roles:
+    """What knows the roles of this engine."""
     return _ROLES[of_connection(connection).name]
 
 

@@ -79,7 +79,7 @@ def test_parquet_has_everything(db: ContractDatabase, tmp_path: Path, target: Ta
     table = file.read()
     assert table["sequence"].to_pylist() == list(range(1, 11))
     assert table["payload"].to_pylist()[2:4] == [BINARY, "№ 4".encode()]
-    assert file.metadata.metadata[b"penstock.topic"].decode() == STREAM
+    assert (file.metadata.metadata or {})[b"penstock.topic"].decode() == STREAM
 
 
 def test_what_nobody_has_is_an_error_and_leaves_no_file(

@@ -245,8 +245,8 @@ ELSEWHERE = {
     "queue_ranges": "SELECT MAX(last_id) FROM penstock.queue_turns",
 }
 #: Their rows are not taken away from the top, and InnoDB keeps a counter above the rows: a load of
-#: rows raises it. Nothing tells of a namespace or a waiting event that is gone; rejected commits
-#: only count, and so do the rows of the audit.
+#: rows raises it. Nothing tells of a namespace, a relay or a waiting event that is gone; rejected
+#: commits only count, and so do the rows of the audit.
 BY_THEIR_ROWS = {
     "account_audit",
     "namespaces",
@@ -257,6 +257,7 @@ BY_THEIR_ROWS = {
     "backfill_requests",
     "queue_purges",
     "queue_waiting",
+    "relay_groups",
 }
 
 

@@ -40,7 +40,7 @@ DECLARE
     wrong text;
 BEGIN
     SELECT left(g.name, 200) INTO wrong FROM unnest(sinks) AS g (name)
-    WHERE (g.name ~ '^[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z') IS NOT TRUE
+    WHERE (g.name ~ $p$^[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z$p$) IS NOT TRUE
     LIMIT 1;
     IF FOUND THEN
         PERFORM refuse('PS006', format('"%s" cannot be the name of a sink of the relay "%s"', wrong, left(relay, 200)),

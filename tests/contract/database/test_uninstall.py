@@ -1,0 +1,77 @@
+"""Uninstall says what it would drop, refuses what is somebody else's, and leaves nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import database
+from penstock.database import migrate
+from penstock.errors import InvalidArgument
+from penstock.topics.uninstalling import installed_parts, uninstall
+from tests import command
+from tests.contract.databases import ContractDatabase
+from tests.contract.stream_kit import dialect
+from tests.kit.stream import SUBSCRIPTION, filled
+
+#: An installation beside that of the test.
+SECOND = "penstock_second"
+
+
+def _schemas(db: ContractDatabase) -> list[str]:
+    rows = db.run(
+        "SELECT schema_name FROM information_schema.schemata WHERE schema_name IN ('penstock', 'penstock_second')"
+    )
+    return [row[0] for row in rows]
+
+
+def test_it_says_what_it_would_drop_and_drops_nothing(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    own = db.connect()
+    filled(own)
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", db.url)
+    said = command.run(capsys, "uninstall", "--output=json")
+    (schema, *rest) = said.rows
+    assert (schema["kind"], schema["name"], schema["goes"]) == ("schema", "penstock", True)
+    assert "1 topics, 10 events, 1 subscriptions, of which 1 have not read all" in schema["holds"]
+    assert all(each["kind"] in {"role", "slot"} for each in rest)
+    assert "nothing was dropped" in said.err
+    wrong = command.run(capsys, "uninstall", "--yes", "other")
+    assert "the schema is penstock, not other" in wrong.err
+    assert len(database.call(own, "subscription_lag", subscription=SUBSCRIPTION)) == 1
+
+
+def test_what_is_somebody_elses_is_not_dropped(db: ContractDatabase) -> None:
+    """A table in the schema, and a view outside of it. Guard: _require_nothing_else."""
+    own = db.connect()
+    db.run("CREATE TABLE penstock.mine (id INT)")
+    try:
+        with pytest.raises(InvalidArgument, match=r"not Penstock's: mine"):
+            uninstall(own)
+    finally:
+        db.run("DROP TABLE penstock.mine")
+    home = "public" if dialect(db) == "postgres" else "penstock_views"
+    if home != "public":
+        db.run("CREATE DATABASE penstock_views")
+    db.run(f"CREATE VIEW {home}.theirs AS SELECT name FROM penstock.subscriptions")
+    try:
+        with pytest.raises(InvalidArgument, match=r"uses it: .*theirs"):
+            uninstall(own)
+    finally:
+        db.run(f"DROP VIEW {home}.theirs")
+        if home != "public":
+            db.run("DROP DATABASE penstock_views")
+    assert _schemas(db) == ["penstock"]
+
+
+def test_afterwards_nothing_is_left(db: ContractDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second installation goes, and the first one stays."""
+    monkeypatch.setenv("PENSTOCK_SCHEMA", SECOND)
+    migrate.migrate(db.url, schema=SECOND)
+    with database.connect(db.url) as own:
+        before = installed_parts(own)
+        done = uninstall(own)
+    assert [(each.kind, each.name) for each in done] == [(each.kind, each.name) for each in before]
+    assert _schemas(db) == ["penstock"]
