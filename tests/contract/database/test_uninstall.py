@@ -21,7 +21,8 @@ SECOND = "penstock_second"
 
 def _schemas(db: ContractDatabase) -> list[str]:
     rows = db.run(
-        "SELECT schema_name FROM information_schema.schemata WHERE schema_name IN ('penstock', 'penstock_second')"
+        "SELECT schema_name FROM information_schema.schemata"
+        " WHERE schema_name IN ('penstock', 'penstock_second')"
     )
     return [row[0] for row in rows]
 
