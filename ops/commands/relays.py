@@ -5,10 +5,9 @@ from __future__ import annotations
 import queue
 import signal
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -148,16 +147,20 @@ def send(
     if _sent_on_spark(setup, subscription, engine, output):
         return
     with closing(configured_sink(sink)) as opened:
-        running = made(opened)
-        with live_line(partial(_waiting, here, [subscription]), lambda: running.stats.events):
-            done = running.run_for(max_seconds)
-        _show_drained(done, output)
+        _show_drained(_drained(here, subscription, made(opened), max_seconds), output)
 
 
-def _waiting(here: Installation, subscriptions: Iterable[str]) -> int:
-    """How many events wait for these subscriptions."""
-    with connect(here.url) as connection:
-        return sum(e.lag_events for name in subscriptions for e in lag(connection, name))
+def _drained(
+    here: Installation, subscription: str, running: Relay, max_seconds: float
+) -> RelayResult:
+    """Relay what is there; a person sees how it drains."""
+
+    def waiting() -> int:
+        with connect(here.url) as connection:
+            return sum(each.lag_events for each in lag(connection, subscription))
+
+    with live_line(waiting, lambda: running.stats.events):
+        return running.run_for(max_seconds)
 
 
 def _require_no_spark(engine: str) -> None:
