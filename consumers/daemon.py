@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+from typing import TYPE_CHECKING
 
 from consumers.gateway.settings import gateway_options, gateway_settings, gateway_url
 from consumers.settings import Settings, load_handler
@@ -25,11 +26,13 @@ from penstock.database import migrate
 from penstock.errors import SubscriptionNotFound
 from penstock.subscriptions import queue
 from penstock.upkeep import service
-from penstock.upkeep.pages import Pages
 from penstock.upkeep.processes import ChildProcess, ProcessWork
 from penstock.upkeep.state import Calls, ManyProcesses, OneProcess
 from penstock.upkeep.watch import Watch
 from penstock.upkeep.workers import SequencerWorker, SweepWorker
+
+if TYPE_CHECKING:
+    from consumers.gateway.pages.site import Site
 
 
 def run(settings: Settings) -> int:
@@ -58,6 +61,8 @@ def run(settings: Settings) -> int:
         return service.serve(supervisor, state, settings, pace=pace, children=children, pages=pages)
     finally:
         watch.close()
+        if pages is not None:
+            pages.close()
 
 
 def workers_of_child(given: str, number: int, calls: Calls) -> list[Worker]:
@@ -93,9 +98,9 @@ def _gateway() -> Worker:
     return GatewayWorker(found, MasterKeys.from_environment())
 
 
-def _pages() -> Pages:
+def _pages() -> Site:
     """The page of the gateway, on the daemon's own port for /livez."""
-    from consumers.gateway.pages.settings import page_settings
+    from consumers.gateway.pages.settings import page_settings  # its packages are an extra
     from consumers.gateway.pages.site import Site
 
     may = gateway_options({}, os.environ).values["page"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 
 from consumers import daemon
 from consumers.gateway import embedded
+from consumers.gateway.pages.settings import PageSettings, page_settings
 from consumers.gateway.settings import gateway_options, gateway_settings, gateway_url
 from consumers.gateway.worker import GatewayWorker, room_for
 from consumers.settings import Settings
 from penstock import accounts
 from penstock.accounts import MasterKeys
 from penstock.errors import ActsForNobody, ConfigurationError
+from penstock.upkeep.pages import PageRequest
 from penstock.upkeep.state import Calls
 from tests.consumers.process import PENSTOCK, Daemon, until
 from tests.contract.gateway.kit import send
@@ -42,6 +45,8 @@ def test_it_serves_on_an_embedded_database_until_it_is_told_to_stop(
         environment = {
             "PENSTOCK_MASTER_KEYS_FILE": str(file),
             "PENSTOCK_GATEWAY_REQUEST_LOG": "all",
+            "PENSTOCK_GATEWAY_ADMIN_KEY": "k" * 40,
+            "PENSTOCK_GATEWAY_ADMIN_DATABASE_URL": database_url,
         }
         started = Daemon(
             url, tmp_path / "log", ("gateway", "--port", "0"), environment, program=PENSTOCK
@@ -54,6 +59,7 @@ def test_it_serves_on_an_embedded_database_until_it_is_told_to_stop(
             assert send(port, "GET", "/a%0Ab%3Fsig=encoded", headers=told).status == 404
             until(lambda: started.get("/readyz")[0] == 200, "it is ready")
             assert started.get("/livez")[0] == 200
+            assert "The key of the page" in started.get("/sign-in")[1]
             assert started.metric("penstock_gateway_requests_total", "gateway") == 2
             started.terminate()
             assert started.exit_code() == 0
@@ -64,7 +70,7 @@ def test_it_serves_on_an_embedded_database_until_it_is_told_to_stop(
     line, other = [each for each in started.events() if each["event"] == "request"]
     assert other["path"] == "/a%0Ab"
     assert (line["method"], line["status"], line["account"]) == ("GET", 200, "shop")
-    assert key.secret not in started.text()
+    assert key.secret not in started.text() and "k" * 40 not in started.text()
     assert "in-a-query" not in started.text()
     assert "encoded" not in started.text()
 
@@ -130,6 +136,23 @@ def test_what_is_wrong_is_refused_before_it_starts(
         gateway_settings("postgresql://x@y/z", gateway_options(flags, environ))
 
 
+def test_the_page_has_a_key_and_an_address_of_its_own(tmp_path: Path) -> None:
+    both = {"PENSTOCK_DATABASE_URL": "postgresql://a@b/c"}
+    assert page_settings(both, "write").key is None
+    file = tmp_path / "key"
+    both["PENSTOCK_GATEWAY_ADMIN_KEY_FILE"] = str(file)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        page_settings(both, "write")
+    file.write_text("short")
+    with pytest.raises(ConfigurationError, match="too short"):
+        page_settings(both, "write")
+    file.write_text(f"{'k' * 40}\n")
+    assert page_settings(both, "read") == PageSettings("k" * 40, "postgresql://a@b/c")
+    both["PENSTOCK_GATEWAY_ADMIN_DATABASE_URL"] = "mysql://d@e/f"
+    assert page_settings(both, "write") == PageSettings("k" * 40, "mysql://d@e/f", writes=True)
+    assert "kkk" not in repr(page_settings(both, "write"))
+
+
 def test_the_gateway_may_have_an_address_of_its_own() -> None:
     both = {"PENSTOCK_DATABASE_URL": "postgresql://a@b/c"}
     assert gateway_url(both) == "postgresql://a@b/c"
@@ -142,6 +165,8 @@ def test_the_daemon_has_a_role_for_it(database_url: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("PENSTOCK_GATEWAY_DATABASE_URL", database_url)
     monkeypatch.setenv("PENSTOCK_GATEWAY_PORT", "0")
     settings = Settings(url="postgresql://nobody@nowhere/x", roles=("gateway",))
+    with closing(daemon._pages()) as pages:
+        assert pages(PageRequest("GET", "/", "", {}, b"", "127.0.0.1")).status == 403
     (worker,) = daemon.build_workers(settings, Calls())
     assert isinstance(worker, GatewayWorker)
     with pytest.raises(ActsForNobody):  # it has reached its own database, as its owner

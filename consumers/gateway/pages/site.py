@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -60,6 +61,8 @@ ROUTES = (
     *accounts.ROUTES,
     PageRoute("/sign-out", sign_out, is_write=True),
 )
+logger = logging.getLogger("penstock.page")
+
 #: Nothing on a page runs, comes from elsewhere, is framed, is kept, or tells where it was.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
@@ -160,7 +163,12 @@ class Site:
             given = _form(request)
             if not is_token(session, given.get("token", "")):
                 raise Problem(403, "the form is not of this session: open its page again")
-        return route.handler(Visit(self._house, session, given))
+        answer = route.handler(Visit(self._house, session, given))
+        if is_write:
+            # Who and what, but nothing of the form: it may hold a reason that is nobody's business.
+            told = {"person": session.person, "path": request.path, "address": request.address}
+            logger.info("the page has acted", extra=told)
+        return answer
 
     def _sign_in(self, sessions: Sessions, request: PageRequest) -> PageAnswer:
         if request.method != "POST":

@@ -10,7 +10,8 @@ CREATE PROCEDURE dead_letters_of(
 READS SQL DATA
 BEGIN
     CALL refuse_serializable('dead_letters_of()');
-    SELECT d.id, t.address AS topic, p.number AS `partition`, d.sequence, d.history,
+    -- In this order, by this index, the limit ends the reading.
+    SELECT STRAIGHT_JOIN d.id, t.address AS topic, p.number AS `partition`, d.sequence, d.history,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
                AS event_id,
            d.`key`, d.type, d.content_type, LENGTH(d.payload) AS payload_bytes,
@@ -21,8 +22,8 @@ BEGIN
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.forwarded_as), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
                AS forwarded_as,
            IF(d.forwarded_as IS NOT NULL AND f.id IS NULL, 'the topic was deleted', d.not_forwarded) AS not_forwarded
-    FROM dead_letters AS d
-    JOIN subscriptions AS s ON s.id = d.subscription_id
+    FROM subscriptions AS s
+    JOIN dead_letters AS d FORCE INDEX (dead_letters_subscription) ON d.subscription_id = s.id
     JOIN partitions AS p ON p.id = d.partition_id
     JOIN topics AS t ON t.id = p.topic_id
     LEFT JOIN topics AS f ON f.id = d.forwarded_to

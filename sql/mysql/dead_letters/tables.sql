@@ -28,6 +28,8 @@ CREATE TABLE IF NOT EXISTS dead_letters (
     not_forwarded VARCHAR(500),
     PRIMARY KEY (subscription_id, partition_id, sequence, history),
     UNIQUE KEY dead_letters_id (id),
+    -- Lists of a subscription.
+    KEY dead_letters_subscription (subscription_id, id),
     -- The keys whose events wait, and the first of each.
     KEY dead_letters_parked (subscription_id, parked, partition_id, `key`, history, sequence),
     KEY dead_letters_redriven (subscription_id, partition_id, redriven_at),

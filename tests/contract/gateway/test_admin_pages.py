@@ -9,6 +9,8 @@ from typing import NamedTuple
 import pytest
 
 import penstock
+from consumers.gateway.access import Failures
+from consumers.gateway.pages import showing, site
 from consumers.gateway.pages.sessions import SESSION_SECONDS, Sessions
 from penstock import log, subscriptions
 from penstock.subscriptions import queue, stream
@@ -247,3 +249,29 @@ def test_the_rate_of_a_topic_is_that_between_two_looks(
     assert f"{looked.topic} 0.5 {before + 1} - {before + 1}" in page.text(
         "/", namespace=looked.namespace
     )
+
+
+def test_without_the_token_any_form_would_act(
+    gateway: Gateway, page: Visitor, looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "is_token", lambda *_: True)
+    page.post("/pause", name=looked.stream, reason="x", token="")
+    assert subscriptions.describe_subscription(gateway.owner, looked.stream).paused_at is not None
+
+
+def test_without_escaping_a_type_would_be_markup(
+    gateway: Gateway, looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = showing.environment()
+    made.autoescape = False
+    monkeypatch.setattr(showing, "environment", lambda: made)
+    with page_of(gateway.db.url) as page:
+        assert b"<script" in page.get("/peek", topic=looked.topic).body
+
+
+def test_without_the_count_the_key_could_be_tried_for_ever(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Failures, "require_few", lambda *_: None)
+    with served(gateway.db.url) as stranger:
+        assert {stranger.sign_in("wrong").status for _ in range(12)} == {401}

@@ -11,11 +11,13 @@ import pytest
 
 import penstock
 from penstock import database, log
+from penstock.database import sessions
 from penstock.errors import InUse, InvalidArgument, SubscriptionNotFound
 from penstock.subscriptions import dead_letters, letter_tasks, queue, stream
 from penstock.subscriptions.letter_tasks import LetterFilter
 from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
+from tests.contract.reads import counted
 
 QUEUE, TOPIC = "mails", "shop/mails"
 ALL = LetterFilter()
@@ -43,6 +45,10 @@ def states(own: Any) -> dict[str, int]:
     """How many letters there are in each state."""
     (found,) = dead_letters.counts(own, QUEUE)
     return {"dead": found.dead, "redriven": found.redriven}
+
+
+def own_transaction(own: Any) -> Any:
+    return sessions.of_connection(own).transaction(own)
 
 
 def left(own: Any) -> int:
@@ -181,3 +187,13 @@ def test_looks_are_recorded_with_who_and_what(own: Any) -> None:
     for person, subject in (("", "x"), ("x", ""), (None, "x"), ("x" * 201, "x")):
         with pytest.raises(InvalidArgument):
             database.call(own, "record_look", person=person, subject=subject)
+
+
+def test_a_look_at_few_letters_reads_few_rows(own: Any) -> None:
+    """Guard: the index of a subscription's letters, whatever the filter is."""
+    bury(own, 300)
+    before = dead_letters.dead_letters(own, QUEUE, 1)[0].id - 50
+    with own_transaction(own), counted(own) as reads:
+        found = [*letter_tasks.matching(own, QUEUE, LetterFilter(key="none"), 10, before)]
+    assert len(found) == 10 and not any(matches for _, matches in found)
+    assert reads.rows < 150, reads
