@@ -188,6 +188,7 @@ async def sqs(given: dict[str, Any]) -> Any:
     """Send messages by ten; with ``cycle``, receive and delete them too.  Returns the seconds."""
     made = Sqs(given["port"], given["key_id"], given["secret"])
     url, left = given["url"], {"sent": given["count"], "received": given["count"]}
+    ended: list[float] = []
     entries = [{"Id": str(each), "MessageBody": "x" * 200} for each in range(10)]
     send = made.signed("SendMessageBatch", _json({"QueueUrl": url, "Entries": entries}))
     wanted = {"QueueUrl": url, "MaxNumberOfMessages": 10, "WaitTimeSeconds": 1}
@@ -208,6 +209,7 @@ async def sqs(given: dict[str, Any]) -> Any:
             ]
             body = _json({"QueueUrl": url, "Entries": handles})
             await each.ask(made.call(made.signed("DeleteMessageBatch", body)))
+            ended.append(perf_counter())
 
     async def work(each: Connection) -> None:
         while left["sent"] > 0:
@@ -220,7 +222,8 @@ async def sqs(given: dict[str, Any]) -> Any:
     opened = await connections(given["port"], given["connections"])
     begun = perf_counter()
     await asyncio.gather(*map(work, opened))
-    return {"seconds": perf_counter() - begun}
+    # Who polls at the end is answered when its time is over: that counts for nobody.
+    return {"seconds": (max(ended) if ended else perf_counter()) - begun}
 
 
 def _json(value: Any) -> bytes:

@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 from consumers.gateway.answers import Refused
@@ -253,6 +254,7 @@ class Access:
             raise BadCredentials(error.message) from None
 
 
+@lru_cache(maxsize=4_096)
 def _counted(address: str) -> str:
     """By which name the failures of an address count: of IPv6, everybody has a whole network."""
     try:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Container, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from consumers.gateway.answers import GatewayAnswer, Refused, as_refused, refused
@@ -230,6 +231,7 @@ def _logged_path(scope: Any) -> str:
     return _QUERY.split(scope["raw_path"][:_LOGGED].decode("latin-1"), maxsplit=1)[0]
 
 
+@lru_cache(maxsize=4_096)
 def _is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback

@@ -13,7 +13,7 @@ logger = logging.getLogger("penstock.gateway")
 T = TypeVar("T")
 
 LONGEST_SECONDS = 30.0
-FIRST_PAUSE_SECONDS = 0.02
+FIRST_PAUSE_SECONDS = 0.005
 #: Between two looks of an idle queue.
 LONGEST_PAUSE_SECONDS = 0.5
 
