@@ -6,14 +6,14 @@ import asyncio
 import ipaddress
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
 from consumers.gateway.answers import Refused
-from consumers.gateway.credentials import signed_requests, signed_urls, sigv4
+from consumers.gateway.credentials import signed_requests, signed_urls, sigv4, weak_signatures
 from consumers.gateway.credentials.nonces import Nonces, TooManyNonces
 from consumers.gateway.credentials.shown import TOKEN, BadCredentials, ShownRequest, is_same
 from consumers.gateway.pool import Principal
@@ -154,8 +154,10 @@ class Access:
         masters: MasterKeys,
         *,
         failures_a_minute: int,
+        compatible: Collection[str] = (),
         clock: Clock = time.time,
     ) -> None:
+        self._compatible = tuple(compatible)
         self._failures = Failures(failures_a_minute, clock)
         self._keys = Keys(read, self._failures, clock)
         self._masters = masters
@@ -211,6 +213,10 @@ class Access:
         self, shown: ShownRequest, account: str, name: str, *, is_safe: bool
     ) -> AccountCaller:
         now = self._clock()
+        if self._compatible:
+            weak = weak_signatures.read(shown, account, now, is_safe=is_safe)
+            if weak is not None:
+                return await self._weak_caller(weak, account, name)
         scheme, _, secret = shown.header("authorization").partition(" ")
         if scheme.lower() == "key":
             if not is_safe:
@@ -227,6 +233,23 @@ class Access:
             url = signed_urls.read(shown, account, now)
             return _caller_of(await self._signer(url, account, name), url)
         raise BadCredentials("there are no credentials")
+
+    async def _weak_caller(
+        self, weak: weak_signatures.WeakSignature, account: str, name: str
+    ) -> AccountCaller:
+        """Whose key of those that are listed has made it: it names none.
+
+        All are compared, so it takes as long for any account.
+        """
+        found: tuple[str, FoundKey] | None = None
+        for key_id in self._compatible:
+            key = await self._keys.find(key_id, name)
+            is_by = weak.is_by(self._secret(key, key_id))
+            if is_by and key is not None and key.account == account:
+                found = key_id, key
+        if found is None:
+            raise BadCredentials("no key that may sign so has made it")
+        return _caller_of(found, weak)
 
     def _take_nonce(self, signed: signed_requests.SignedRequest, now: float) -> None:
         until = signed.created + signed_requests.LIFETIME_SECONDS
@@ -290,13 +313,15 @@ def _shown_key(text: str) -> _ShownKey:
 
 
 def _caller_of(
-    signer: tuple[str, FoundKey], url: signed_urls.SignedUrl | None = None
+    signer: tuple[str, FoundKey],
+    url: signed_urls.SignedUrl | weak_signatures.WeakSignature | None = None,
 ) -> AccountCaller:
     """Both the key and a signed address may limit what the caller does."""
     key_id, key = signer
     levels, queue = key.levels, key.queue
     if url is not None:
-        levels = "".join(each for each in key.levels if each in url.levels)
+        if url.levels is not None:
+            levels = "".join(each for each in key.levels if each in url.levels)
         if queue is not None and url.queue not in {None, queue}:
             raise BadCredentials("the key is for another queue")
         queue = queue or url.queue

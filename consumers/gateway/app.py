@@ -63,6 +63,7 @@ class Gateway:
             self._found,
             masters,
             failures_a_minute=settings.failures_a_minute,
+            compatible=settings.compatible(),
             clock=clock,
         )
         room = AnswerRoom(settings.answers_bytes)

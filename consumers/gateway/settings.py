@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,9 @@ URL_VARIABLE = f"{PREFIX}DATABASE_URL"
 ADMIN_KEY = f"{PREFIX}ADMIN_KEY"
 ADMIN_KEY_FILE = f"{PREFIX}ADMIN_KEY_FILE"
 ADMIN_URL = f"{PREFIX}ADMIN_DATABASE_URL"
+#: Keys that may sign in CassieQ's way: each request of that kind is compared with all of them.
+MOST_COMPATIBLE = 64
+_KEY_ID = re.compile(r"[A-Za-z0-9]{16,64}", re.ASCII)
 #: Variables that begin like those of options and are none; the last two are those of clients.
 _NOT_OPTIONS = (
     *(FILE, URL_VARIABLE, ADMIN_KEY, ADMIN_KEY_FILE, ADMIN_URL),
@@ -87,6 +91,9 @@ class GatewaySettings(ServiceSettings):
     failures_a_minute: int = option(
         "whole", 60, "failed attempts of an address, or of it on an account", 1, 1_000_000
     )
+    compatible_keys: str | None = option(
+        "text", None, "ids of keys that CassieQ's weak signatures count for, with commas"
+    )
     request_log: str = option(
         "word", "errors", "which requests are logged", words=("all", "errors", "none")
     )
@@ -94,6 +101,10 @@ class GatewaySettings(ServiceSettings):
         "word", "read", "what the page on the admin port may do", words=("read", "write")
     )
     reconnects_per_second: float = shared.reconnects_per_second()
+
+    def compatible(self) -> tuple[str, ...]:
+        """Keys that may sign in CassieQ's way."""
+        return tuple(each.strip() for each in (self.compatible_keys or "").split(",") if each)
 
     def names(self) -> frozenset[str]:
         """By which names it may be called; none: by any."""
@@ -137,6 +148,12 @@ def gateway_settings(url: str, effective: Effective) -> GatewaySettings:
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise ConfigurationError(
             "TLS needs a certificate and its key", hint="give --tls-certificate and --tls-key"
+        )
+    listed = settings.compatible()
+    if len(listed) > MOST_COMPATIBLE or not all(_KEY_ID.fullmatch(each) for each in listed):
+        raise ConfigurationError(
+            f"--compatible-keys has more than {MOST_COMPATIBLE} ids, or something that is none",
+            hint="list the ids of keys, as `penstock account show` has them, not their secrets",
         )
     for path in filter(None, (settings.tls_certificate, settings.tls_key)):
         if not os.access(path, os.R_OK):
