@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from consumers.gateway.pages.readings import Budget
 from consumers.gateway.pages.visits import House, PageRoute, Visit
-from penstock import log, subscriptions
+from penstock import database, log, subscriptions
 from penstock.errors import PenstockError
 from penstock.subscriptions import Lag, Subscription, queue
 from penstock.subscriptions.dead_letters import counts
@@ -179,15 +178,23 @@ def queue_rows(connection: Any, budget: Budget, after: str) -> PageOfRows:
 
 
 def _queue_row(connection: Any, budget: Budget, found: Subscription) -> QueueFigures:
-    unread = partial(QueueFigures, found.name, found.paused_at is not None)
-    if budget.is_over():
-        return unread()
-    try:
-        counted = queue.statistics(connection, found.name)
-    except PenstockError:  # it was deleted meanwhile, or this login may not look into it
-        return unread()
-    dead = sum(each.dead + each.parked for each in counts(connection, found.name))
-    return unread(counted, dead, _oldest(connection, found.name) if counted.size else None)
+    is_paused = found.paused_at is not None
+    if not budget.is_over():
+        try:
+            return _counted(connection, found.name, is_paused=is_paused)
+        except Exception as error:
+            # It was deleted meanwhile, this login may not look into it, or it is too large to be
+            # counted in time.  The others are shown all the same.
+            if not isinstance(error, PenstockError) and not database.is_cancelled(error):
+                raise
+    return QueueFigures(found.name, is_paused)
+
+
+def _counted(connection: Any, name: str, *, is_paused: bool) -> QueueFigures:
+    counted = queue.statistics(connection, name)
+    dead = sum(each.dead + each.parked for each in counts(connection, name))
+    oldest = _oldest(connection, name) if counted.size else None
+    return QueueFigures(name, is_paused, counted, dead, oldest)
 
 
 def _oldest(connection: Any, name: str) -> float | None:

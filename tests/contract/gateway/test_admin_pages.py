@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pymysql
 import pytest
 
 import penstock
@@ -230,6 +231,22 @@ def test_what_is_not_read_in_time_is_said(
     monkeypatch.setattr(readings, "BUDGET_SECONDS", 0.0)
     found = page.text("/", namespace=looked.namespace)
     assert "not read in time" in found
+
+
+def test_a_queue_that_is_not_counted_in_time_hides_no_other(
+    gateway: Gateway, page: Visitor, looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statistics = queue.statistics
+
+    def too_slow(connection: Any, name: str) -> queue.QueueStatistics:
+        if name == looked.queue:
+            raise pymysql.OperationalError(3024, "maximum statement execution time exceeded")
+        return statistics(connection, name)
+
+    queue.subscribe(gateway.owner, f"{looked.queue}-other", [looked.topic])
+    monkeypatch.setattr(queue, "statistics", too_slow)
+    found = page.text("/", queue_after=looked.queue[:-1])
+    assert f"{looked.queue} not read in time" in found and f"{looked.queue}-other 3 0 0 0" in found
 
 
 def test_the_rate_of_a_topic_is_that_between_two_looks(
