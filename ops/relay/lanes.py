@@ -6,7 +6,8 @@ a time is under way on a lane, so a partition is never in two threads.
 
 A call of a sink may never end by itself. When its lease is lost, or when the relay was told to stop
 and has waited, the channel is told to end it (`abort`). A call that goes on all the same is left
-behind in its thread, and nobody waits for it.
+behind in its thread and counted. Another thread takes its place, so its partition can be served
+again.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ STOP_SECONDS = 10.0
 #: And then for the calls that it has told to end.
 ABORT_SECONDS = 5.0
 
+#: So many threads of calls that do not end are replaced.
+MOST_LEFT = 32
+
 #: How often it is looked whether the lease of a call is still held.
 _LOOK_SECONDS = 0.5
 
@@ -67,6 +71,9 @@ class Lane:
     is_busy: bool = False
     #: The sink was told to end what is under way; the channel is of no use after that.
     is_aborted: bool = False
+    aborted_at: float = 0.0
+    #: The call did not end all the same, and nobody looks at it any more.
+    is_left: bool = False
 
 
 class Preflights:
@@ -118,6 +125,8 @@ class RelayLanes:
         self._busy: dict[int, Lane] = {}
         self._finished: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         self._over = threading.Event()
+        #: How many calls did not end when they were told to, and are left behind.
+        self.left = 0
 
     @property
     def busy(self) -> int:
@@ -127,7 +136,7 @@ class RelayLanes:
     @property
     def is_full(self) -> bool:
         """Whether nothing more can be begun now."""
-        return self.busy >= self._at_once
+        return self.busy >= self._at_once - max(0, self.left - MOST_LEFT)
 
     def of(self, lease: Lease) -> Lane | None:
         """The lane of a partition, under whichever lease."""
@@ -184,12 +193,13 @@ class RelayLanes:
 
     def finished(self) -> list[Lane]:
         """The lanes on which something was finished since this was asked last."""
+        self._leave([each for each in self._busy.values() if self._is_overdue(each)])
         found = []
         while not self._finished.empty():
             lane = self._finished.get()
-            lane.is_busy = False
-            del self._busy[id(lane)]
-            found.append(lane)
+            if self._busy.pop(id(lane), None) is not None:  # else it was left behind
+                lane.is_busy = False
+                found.append(lane)
         return found
 
     def ending(self, seconds: float) -> Iterator[Lane]:
@@ -202,7 +212,7 @@ class RelayLanes:
         while self._busy:
             now = time.monotonic()
             if now >= left_at:
-                self._leave()
+                self._leave(list(self._busy.values()))
                 return
             if now >= aborted_at:
                 self._abort(list(self._busy.values()))
@@ -257,6 +267,8 @@ class RelayLanes:
         while not over.wait(_LOOK_SECONDS):
             busy = list(self._busy.values())
             self._abort([each for each in busy if not self.holds(each.lease)])
+            if any(map(self._is_overdue, busy)):
+                self.wake()
 
     def _run(self, lane: Lane, work: Callable[[], None], finished: queue.SimpleQueue[Lane]) -> None:
         try:
@@ -265,6 +277,8 @@ class RelayLanes:
             lane.error = error
         except BaseException as error:  # it is handled where the lane is looked at
             lane.error = error
+            _close(lane)
+        if lane.is_left:
             _close(lane)
         finished.put(lane)
         self.wake()
@@ -281,23 +295,35 @@ class RelayLanes:
         for lane in lanes:
             if lane.is_aborted:
                 continue
-            lane.is_aborted = True
             if lane.channel is not None:
-                threading.Thread(
+                ending = threading.Thread(
                     target=_aborted, args=(lane.channel, lane.served), daemon=True
-                ).start()
+                )
+                try:
+                    ending.start()
+                except RuntimeError as error:  # the machine has no thread for it: at the next look
+                    log.warning("a call of %s cannot be ended now: %s", lane.served.topic, error)
+                    continue
+            lane.aborted_at = time.monotonic()
+            lane.is_aborted = True
 
-    def _leave(self) -> None:
-        """Go on without the calls that do not end.  What they return is not looked at."""
-        for lane in self._busy.values():
+    def _is_overdue(self, lane: Lane) -> bool:
+        return lane.is_aborted and time.monotonic() - lane.aborted_at >= ABORT_SECONDS
+
+    def _leave(self, lanes: Iterable[Lane]) -> None:
+        """Go on without calls that do not end.  What they return is not looked at."""
+        for lane in lanes:
             log.error(
                 "%s partition %s: a call of the sink does not end, and is left behind",
                 lane.served.topic, lane.served.partition,
             )  # fmt: skip
+            lane.is_left = True
+            del self._busy[id(lane)]
             if self._lanes.get(lane.lease.partition_id) is lane:
                 del self._lanes[lane.lease.partition_id]
-        self._busy = {}
-        self._finished = queue.SimpleQueue()
+            self.left += 1
+            if self._threads is not None and self.left <= MOST_LEFT:
+                self._threads.replace()
 
     def _forget(self, connection: Connection, lane: Lane) -> int:
         if self._lanes.get(lane.lease.partition_id) is lane:

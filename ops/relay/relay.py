@@ -214,9 +214,12 @@ class Relay(Rounds):
         return free
 
     def gauges(self) -> dict[str, float]:
-        """Also whether the sink is left alone."""
+        """Also whether the sink is left alone, and how many of its calls do not end."""
         is_open = self._breaker.state != CLOSED
-        return super().gauges() | {"relay_breaker_open": float(is_open)}
+        return super().gauges() | {
+            "relay_breaker_open": float(is_open),
+            "relay_calls_left_behind": float(self._lanes.left),
+        }
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

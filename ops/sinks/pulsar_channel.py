@@ -50,6 +50,8 @@ class PulsarChannel:
         self._send_timeout = send_timeout
         self._producer: PulsarProducer | None = None
         self._ended = False
+        #: The end of a block that the broker may drop although the topic has nothing of it.
+        self._may_be_gone = 0
 
     def seen(self) -> Seen | None:
         """The partition's last message, if this relay sent it."""
@@ -70,6 +72,7 @@ class PulsarChannel:
             left = [message for message in messages if message.event.sequence > after]
             for batch in self._batches(left):
                 self._send(producer, block, batch)
+            self._may_be_gone = 0
 
     def close(self) -> None:
         """Close the producer: what still waits in it is discarded."""
@@ -108,11 +111,13 @@ class PulsarChannel:
         if producer.remembered > held and producer.remembered >= block.first_sequence:
             # The broker will drop events that are not in the topic any more. That is right only for
             # the batch that was sent last, when the topic keeps nothing because it has no readers.
+            # What it remembers here was pushed, and perhaps never stored. So the batch is sent
+            # again: the broker drops it only if it is stored, else it fails or is stored now.
             whole = self.batching and len(list(self._batches(messages))) == 1
             if not (block.reopened and whole) or producer.remembered != messages[0].event.sequence:
                 finding = f"remembers sequence {producer.remembered}"
                 raise ahead(_where(producer.target), block, finding)
-            held = block.last_sequence
+            self._may_be_gone = block.last_sequence
         producer.checked = True
         return held
 
@@ -146,7 +151,8 @@ class PulsarChannel:
         if outcome.refused:
             self._refused(producer, block, batch, outcome.refused)
         elif outcome.dropped:
-            _check_dropped(producer, block, batch)
+            if block.last_sequence != self._may_be_gone:
+                _check_dropped(producer, block, batch)
         elif self.batching and len(outcome.entries) != 1:
             raise SinkMisconfigured(
                 f"the Pulsar client cut a batch of {len(batch)} into {len(outcome.entries)}",

@@ -52,6 +52,9 @@ METRICS: dict[str, About] = {
     "relay_breaker_open": About(
         "gauge", "worker", "1 while a relay leaves its sink alone after failures; else 0", max
     ),
+    "relay_calls_left_behind": About(
+        "gauge", "worker", "Calls of a sink that did not end when they were told to"
+    ),
     "handler_seconds": About(
         "histogram", "worker", "How long a handler took for a call, or a sink for a block"
     ),

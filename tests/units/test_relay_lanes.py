@@ -1,0 +1,129 @@
+"""Calls of a sink that do not end: they keep neither their partition nor their thread."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ops.relay import lanes as lanes_module
+from ops.relay.lanes import Lane, RelayLanes
+from ops.sinks.base import Channel, RelayBlock, SinkLease
+from penstock.log.restores import Seen
+from penstock.records import Lease
+from tests.relay.blocks import TOPIC, block, lease
+
+HELD = Lease(TOPIC, 0, 65536, 1, "ACTIVE", 0, 1)
+
+
+class Deaf:
+    """Its channels do not listen to ``abort``: their first call ends when the test says so."""
+
+    name = "deaf"
+    max_block_events = max_block_bytes = 1
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.begun = threading.Event()
+        self.sent: list[int] = []
+        self.closed = 0
+
+    def preflight(self, topic: str, partitions: int) -> None:
+        pass
+
+    def open(self, served: SinkLease) -> Channel:
+        return _Channel(self)
+
+    def close(self) -> None:
+        pass
+
+
+class _Channel:
+    def __init__(self, sink: Deaf) -> None:
+        self._sink = sink
+
+    def seen(self) -> Seen | None:
+        return None
+
+    def send_block(self, block: RelayBlock) -> None:
+        if not self._sink.begun.is_set():
+            self._sink.begun.set()
+            assert self._sink.over.wait(60)
+        self._sink.sent.append(block.first_sequence)
+
+    def close(self) -> None:
+        self._sink.closed += 1
+
+    def abort(self) -> None:
+        """It does not listen."""
+
+
+def _sending(lanes: RelayLanes, first: int) -> Lane:
+    lane = lanes.enter(HELD, lease(), 1)
+    hand: Any = SimpleNamespace(block=block(first, first), part=None, skip=None)
+    lane.hand = hand
+    lanes.send(lane, lambda *_: 0)
+    return lane
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times that a test can wait for."""
+    monkeypatch.setattr(lanes_module, "ABORT_SECONDS", 0.05)
+    monkeypatch.setattr(lanes_module, "_LOOK_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_call_that_does_not_end_is_left_behind_and_counted() -> None:
+    """Guard: _leave in `finished`. The only thread of the relay is replaced."""
+    sink, woken = Deaf(), threading.Event()
+    lanes = RelayLanes(sink, 1)
+    lanes.holds = lambda held: False
+    lanes.wake = woken.set
+    left = _sending(lanes, 1)
+    assert sink.begun.wait(10)
+    while lanes.busy:
+        assert woken.wait(10)
+        woken.clear()
+        assert lanes.finished() == []
+    assert (lanes.left, lanes.of(HELD), lanes.is_full) == (1, None, False)
+    lanes.holds = lambda held: True
+    again = _sending(lanes, 2)
+    lanes.wait(10)
+    assert lanes.finished() == [again]
+    assert sink.sent == [2]
+    sink.over.set()
+    while not sink.closed:
+        assert woken.wait(10)
+        woken.clear()
+    assert lanes.finished() == []
+    assert left is not again
+    lanes.close(1)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_machine_without_threads_ends_the_call_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guard: _abort is tried again; else nobody would look any more."""
+    sink = Deaf()
+    lanes = RelayLanes(sink, 1)
+    lanes.holds = lambda held: False
+    lane = _sending(lanes, 1)
+    assert sink.begun.wait(10)
+    start, refused = threading.Thread.start, threading.Event()
+
+    def starts(thread: threading.Thread) -> None:
+        if not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    assert refused.wait(10)
+    aborted = threading.Event()
+    while not lane.is_aborted:
+        aborted.wait(0.01)
+    sink.over.set()
+    lanes.close(1)
+    assert sink.sent == [1]
