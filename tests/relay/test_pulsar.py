@@ -261,6 +261,21 @@ def test_what_the_broker_remembers_of_an_emptied_topic(
             second.send_block(again)
 
 
+def test_what_was_pushed_and_never_stored_is_sent(
+    broker: Broker, sink: Alone, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker names what was pushed, also when its write has failed since."""
+    made = pulsar_producer.PulsarProducer.__init__
+
+    def pushed(producer: Any, *given: Any, **named: Any) -> None:
+        made(producer, *given, **named)
+        producer.remembered = 1
+
+    monkeypatch.setattr(pulsar_producer.PulsarProducer, "__init__", pushed)
+    sink.send_block(block(1, 3, topic=topic, reopened=True))
+    assert stored(broker, sink, topic) == [1, 2, 3]
+
+
 def test_a_block_recorded_by_a_relay_with_larger_blocks(
     broker: Broker, sink: Alone, topic: str
 ) -> None:
