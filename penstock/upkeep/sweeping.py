@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock import database
 from penstock.database import sessions
-from penstock.subscriptions import letter_tasks
+from penstock.subscriptions import letter_moves, letter_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class SweepResult:
     erasure has to find any more.  ``orphaned_chunks`` of staged events are gone, and so are
     ``leftover_rows`` of removed subscriptions.  ``forgotten_sends`` are claims of sends that are
     over.  ``task_letters`` were redriven or dropped because a task said so
-    (:mod:`penstock.subscriptions.letter_tasks`).
+    (:mod:`penstock.subscriptions.letter_tasks`), and ``moved_letters`` were moved out of queues of
+    dead letters (:mod:`penstock.subscriptions.letter_moves`).
     """
 
     expired_consumers: int
@@ -36,6 +37,7 @@ class SweepResult:
     leftover_rows: int
     forgotten_sends: int = 0
     task_letters: int = 0
+    moved_letters: int = 0
 
 
 #: How old staged events have to be: no write takes as long.
@@ -62,8 +64,9 @@ def sweep(connection: Any, max_rows: int = 1000) -> SweepResult:
     leftovers = _in_batches(connection, "remove_leftovers", max_rows)
     sends = _in_batches(connection, "forget_sends", min(max_rows, 10_000))
     tasks = _work_on_tasks(connection, min(max_rows, 1_000))
+    moved = letter_moves.work(connection)
     return SweepResult(
-        expired, locked, int(letters), int(copies), int(orphans), leftovers, sends, tasks
+        expired, locked, int(letters), int(copies), int(orphans), leftovers, sends, tasks, moved
     )
 
 

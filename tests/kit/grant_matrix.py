@@ -25,6 +25,7 @@ bring_letter            . c . . o . .
 broken_slices           . . . . o . .
 bury_claims             . c . . o . .
 cancel_backfill         . . . . o . .
+cancel_letter_move      . . g . o . .
 carry_positions         . . . i o . .
 changed_hours           . . . . o . r
 check_gateway           . . g . . . .
@@ -118,6 +119,7 @@ lease_states            . c . . o . .
 leased_cursors          . c . . o . r
 leave                   . c g . o . .
 leave_out               . c . . o . .
+letter_moves_of         . . g . o . .
 letter_tasks_of         . . . . o . .
 lift_limit              . c . . o . .
 list_accounts           a . . . o . .
@@ -155,8 +157,10 @@ move_letters            . c g . o . .
 move_namespace          . . . . o . .
 move_topic              . . . . o . .
 namespace_exists        a c g . o p r
+next_letter_move        . . . . o . .
 note_archive_reads      . c . . o . .
 note_breaker            . c . . o . .
+note_letter_move        . . . . o . .
 note_letter_task        . . . . o . .
 note_places             . c . . o . .
 note_slice_rates        . . . i o . .
@@ -261,6 +265,7 @@ slices_ready            . . . i o . r
 snapshot_holders        . . . . o . .
 sparse_slices           . . . i o . .
 stage_events            . . . . o p .
+start_letter_move       . . g . o . .
 stay_put                . c . . o . .
 storage_shortage        . . . . o . .
 subscribe               . c g . o . .

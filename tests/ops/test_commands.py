@@ -197,6 +197,7 @@ def test_sweep(run: Run, connection: Connection) -> None:
         "expired_consumers": 0, "locked_leases": 0, "expired_letters": 0,
         "forgotten_copies": 0, "orphaned_chunks": 0,
         "leftover_rows": 0, "forgotten_sends": 0, "task_letters": 0,
+        "moved_letters": 0,
     }  # fmt: skip
     assert run("sweep", "-o", "json").rows == [nothing]
     connection.execute("UPDATE penstock.consumers SET deadline = clock_timestamp()")

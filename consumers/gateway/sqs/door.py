@@ -14,7 +14,7 @@ from consumers.gateway.calls import Gone, HttpCall, Receive, Send, Services
 from consumers.gateway.front import answer, headers_of, origin_of, shown_by
 from consumers.gateway.present import TooManyRequests
 from consumers.gateway.room import AnswerShare
-from consumers.gateway.sqs import messages, queues, sending
+from consumers.gateway.sqs import messages, moves, queues, sending
 from consumers.gateway.sqs.calls import (
     KnownQueues,
     SqsCall,
@@ -44,6 +44,9 @@ OPERATIONS: dict[str, tuple[str, SqsHandler]] = {
     "ReceiveMessage": ("r", messages.receive),
     "DeleteMessage": ("a", messages.delete),
     "DeleteMessageBatch": ("a", messages.delete_batch),
+    "StartMessageMoveTask": ("c", moves.start),
+    "ListMessageMoveTasks": ("g", moves.list_all),
+    "CancelMessageMoveTask": ("c", moves.cancel),
     "ChangeMessageVisibility": ("u", messages.change),
     "ChangeMessageVisibilityBatch": ("u", messages.change_batch),
 }
@@ -52,9 +55,6 @@ MISSING = frozenset(
     {
         "AddPermission",
         "RemovePermission",
-        "StartMessageMoveTask",
-        "CancelMessageMoveTask",
-        "ListMessageMoveTasks",
     }
 )
 TARGET = "AmazonSQS."

@@ -42,6 +42,7 @@ _KINDS: dict[str, tuple[str, str, int]] = {
     "ReceiptHandleIsInvalid": (f"{_SQS}ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 404),
     "RequestThrottled": (f"{_SQS}RequestThrottled", "RequestThrottled", 429),
     "RequestEntityTooLarge": (f"{_CORAL}RequestEntityTooLargeException", "RequestTooLarge", 413),
+    "ResourceNotFound": (f"{_SQS}ResourceNotFoundException", "ResourceNotFoundException", 404),
     "ServiceUnavailable": (
         f"{_CORAL}ServiceUnavailableException", "ServiceUnavailable", 503,
     ),

@@ -108,9 +108,14 @@ async def list_all(call: SqsCall) -> dict[str, Any]:
 async def sources(call: SqsCall) -> dict[str, Any]:
     """The queues whose dead letters go to this one."""
     await call.facts()
-    address = call.address()
-    found = [each for each, target in await _queues(call) if target == address]
+    found = await sources_of(call, call.name())
     return {"queueUrls": []} | _page(call, found, "queueUrls")
+
+
+async def sources_of(call: SqsCall, name: str) -> list[str]:
+    """The queues of the account whose dead letters go to the one of this name."""
+    address = f"{call.account}/{name}"
+    return [each for each, target in await _queues(call) if target == address]
 
 
 async def attributes(call: SqsCall) -> dict[str, Any]:

@@ -115,3 +115,24 @@ CALL penstock.record_look(%(person)s, %(subject)s)
 -- Looks at payloads, the newest first.
 -- reads only
 CALL penstock.list_looks(%(max_rows)s)
+
+-- name: start_letter_move
+-- Asks the sweep to move what a queue of dead letters has.
+CALL penstock.start_letter_move(%(subscription)s, %(topic)s, %(most_per_second)s, %(expected)s)
+
+-- name: letter_moves_of
+-- The moves of a queue.
+-- reads only
+CALL penstock.letter_moves_of(%(subscription)s)
+
+-- name: cancel_letter_move
+-- Ends a move.
+CALL penstock.cancel_letter_move(%(subscription)s, %(move_id)s)
+
+-- name: next_letter_move
+-- The next move that runs, locked.
+CALL penstock.next_letter_move(%(after_id)s)
+
+-- name: note_letter_move
+-- Records what was moved.
+CALL penstock.note_letter_move(%(move_id)s, %(moved)s, %(is_over)s, %(problem)s)

@@ -133,3 +133,23 @@ CREATE TABLE IF NOT EXISTS payload_looks (
     person VARCHAR(200) NOT NULL,
     subject TEXT NOT NULL
 ) ENGINE = InnoDB;
+
+-- name: letter_moves
+-- Moves of all that a queue of dead letters has, to where it comes from or to a topic; the sweep does them.
+CREATE TABLE IF NOT EXISTS letter_moves (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    subscription_id BIGINT NOT NULL,
+    -- NULL: to where each letter comes from.
+    topic_id BIGINT,
+    most_per_second INT,
+    expected BIGINT NOT NULL,
+    moved BIGINT NOT NULL DEFAULT 0,
+    requested_by VARCHAR(400) NOT NULL,
+    started_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    ended_at DATETIME(6),
+    state VARCHAR(20) NOT NULL DEFAULT 'running' CHECK (state IN ('running', 'done', 'cancelled', 'failed')),
+    -- Why it failed.
+    problem TEXT,
+    KEY letter_moves_open (ended_at, id),
+    KEY letter_moves_subscription (subscription_id, id)
+) ENGINE = InnoDB;

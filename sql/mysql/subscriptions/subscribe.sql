@@ -74,6 +74,7 @@ BEGIN
     DELETE q FROM queues AS q WHERE q.subscription_id = owner_id;
     DELETE l FROM queue_labels AS l WHERE l.subscription_id = owner_id;
     DELETE k FROM letter_tasks AS k WHERE k.subscription_id = owner_id;
+    DELETE m FROM letter_moves AS m WHERE m.subscription_id = owner_id;
     DELETE t FROM queue_turns AS t WHERE t.subscription_id = owner_id;
     CALL forget_policies('subscription', JSON_ARRAY(owner_id));
     INSERT INTO removals (subscription_id, name) SELECT s.id, s.name FROM subscriptions AS s WHERE s.id = owner_id;

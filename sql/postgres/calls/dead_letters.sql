@@ -125,3 +125,24 @@ SELECT penstock.record_look(%(person)s, %(subject)s)
 -- name: list_looks
 -- Looks at payloads, the newest first.
 SELECT at, by, person, subject FROM penstock.list_looks(%(max_rows)s::integer)
+
+-- name: start_letter_move
+-- Asks the sweep to move what a queue of dead letters has.
+SELECT penstock.start_letter_move(%(subscription)s, %(topic)s, %(most_per_second)s::integer, %(expected)s::bigint)
+
+-- name: letter_moves_of
+-- The moves of a queue.
+SELECT id, topic, most_per_second, expected, moved, started_at, ended_at, state, problem
+FROM penstock.letter_moves_of(%(subscription)s)
+
+-- name: cancel_letter_move
+-- Ends a move.
+SELECT penstock.cancel_letter_move(%(subscription)s, %(move_id)s::bigint)
+
+-- name: next_letter_move
+-- The next move that runs, locked.
+SELECT id, subscription, topic, room, problem FROM penstock.next_letter_move(%(after_id)s::bigint)
+
+-- name: note_letter_move
+-- Records what was moved.
+SELECT penstock.note_letter_move(%(move_id)s::bigint, %(moved)s::bigint, %(is_over)s::boolean, %(problem)s)

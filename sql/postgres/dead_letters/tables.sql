@@ -134,3 +134,23 @@ CREATE TABLE payload_looks (
     person text NOT NULL,
     subject text NOT NULL
 );
+
+-- name: letter_moves
+-- Moves of all that a queue of dead letters has, to where it comes from or to a topic; the sweep does them.
+CREATE TABLE letter_moves (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    subscription_id bigint NOT NULL,
+    -- NULL: to where each letter comes from.
+    topic_id bigint,
+    most_per_second integer,
+    expected bigint NOT NULL,
+    moved bigint NOT NULL DEFAULT 0,
+    requested_by text NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended_at timestamptz,
+    state text COLLATE "C" NOT NULL DEFAULT 'running' CHECK (state IN ('running', 'done', 'cancelled', 'failed')),
+    -- Why it failed.
+    problem text
+);
+CREATE INDEX letter_moves_open ON letter_moves (id) WHERE ended_at IS NULL;
+CREATE INDEX letter_moves_subscription ON letter_moves (subscription_id, id);

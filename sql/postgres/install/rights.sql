@@ -16,7 +16,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             rename_topic delete_topic describe_topic list_topics list_namespaces namespace_exists subscribe
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek subscription_lag fetch fetch_plan lsn_of sequence_of high_watermarks
-            position_at locate_time history_starts_of dead_letters_of dead_letter_of redrive set_dead_letters_to
+            position_at locate_time history_starts_of dead_letters_of dead_letter_of redrive start_letter_move
+            letter_moves_of cancel_letter_move set_dead_letters_to
             move_letters receive acknowledge extend release_claims reject peek purge queue_statistics queue_scheduled
             queue_pointers
             describe_queue configure_queue label_queue labels_of_queue
@@ -111,7 +112,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             forget_letter_copies set_schema schemas_of delete_schema
             create_account delete_account list_accounts grant_account revoke_account set_account_quota account_quota
             audit_of create_key revoke_key keys_of record_gateway forget_gateway
-            request_letter_task note_letter_task letter_tasks_of record_look list_looks')
+            request_letter_task note_letter_task letter_tasks_of start_letter_move letter_moves_of
+            cancel_letter_move next_letter_move note_letter_move record_look list_looks')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name

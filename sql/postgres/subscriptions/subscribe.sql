@@ -109,6 +109,7 @@ BEGIN
     DELETE FROM queues AS q WHERE q.subscription_id = owner_id;
     DELETE FROM queue_labels AS l WHERE l.subscription_id = owner_id;
     DELETE FROM letter_tasks AS k WHERE k.subscription_id = owner_id;
+    DELETE FROM letter_moves AS m WHERE m.subscription_id = owner_id;
     PERFORM forget_policies('subscription', ARRAY[owner_id]);
     WITH gone AS (
         DELETE FROM subscriptions AS s WHERE s.id = owner_id RETURNING s.id, s.name

@@ -21,7 +21,15 @@ from penstock.errors import (
 from penstock.publishing import known_topics, recent_sends
 from penstock.publishing.event_ids import uuid7
 from penstock.publishing.recent_sends import Send
-from penstock.subscriptions import dead_letters, forwarding, labels, policies, queue, stream
+from penstock.subscriptions import (
+    dead_letters,
+    forwarding,
+    labels,
+    letter_moves,
+    policies,
+    queue,
+    stream,
+)
 from penstock.subscriptions.scheduled import scheduled
 from penstock.topics import rights
 from tests.contract.accounts.kit import (
@@ -86,6 +94,9 @@ QUEUES: dict[str, Call] = {
     "configure_queue": lambda own, name: queue.configure(own, name, max_failures=3),
     "label_queue": lambda own, name: labels.label(own, name, {}),
     "labels_of_queue": labels.labels_of,
+    "start_letter_move": letter_moves.start,
+    "letter_moves_of": letter_moves.moves,
+    "cancel_letter_move": lambda own, name: letter_moves.cancel(own, name, 1),
     "acknowledge": lambda own, name: _settle(own, "acknowledge", name),
     "release_claims": lambda own, name: _settle(own, "release_claims", name),
     "reject": lambda own, name: _settle(own, "reject", name, reason="", delay_seconds=None),

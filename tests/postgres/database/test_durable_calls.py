@@ -69,6 +69,7 @@ LEFT_TO_THE_CALLER = {
     "merge_chunks": "a table that the next clean fills anew",
     "release_rehydrated": "released again by the next call",
     "act_as": "only a local setting",
+    "next_letter_move": "only locks a row",
     "note_uses": "only counts",
     "announce": "a notice, which is no part of the log",
     "wake_sequencer": "as announce",
