@@ -127,6 +127,8 @@ def _subscriptions(lags: list[Lag], policies: Policies) -> Iterator[Finding]:
 
 def _relay(relay: RelayPolicy, policies: Policies) -> str:
     """The command that sends what waits."""
+    if relay.group:
+        return shell("penstock", "relay", "group", "run", relay.group)
     is_variable = REFERENCE.fullmatch(relay.sink)
     sink = relay.sink if is_variable else policies.sink_address(relay)
     return f"{shell('penstock', 'relay', relay.subscription)} {in_shell(sink)}"

@@ -88,6 +88,10 @@ OWN = {
         "exporting:export",
         "Write all events of a topic into files: JSON Lines or Parquet.",
     ),
+    "import": (
+        "importing:app",
+        "Bring what another outbox or queue has not delivered into the log.",
+    ),
     "uninstall": (
         "uninstalling:uninstall",
         "Say what of Penstock is in the database, or drop all of it with --yes SCHEMA.",
