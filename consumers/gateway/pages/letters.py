@@ -82,17 +82,18 @@ def confirm(visit: Visit) -> PageAnswer:
     """How many match, before anything is done with them."""
     name, action, wanted = visit.needed("subscription"), visit.needed("action"), _wanted(visit)
     budget = visit.house.readings.budget()
-    found = visit.read(
-        ("matching", name, wanted),
-        lambda c: search(c, budget, name, wanted, before=None, most=MOST_COUNTED),
-    )
+
+    def count(connection: Any) -> tuple[int, int, bool]:
+        found = search(connection, budget, name, wanted, before=None, most=MOST_COUNTED)
+        return len(found.letters), found.looked, found.next is not None
+
     return visit.show(
         "letters_confirm.html",
         f"{action.capitalize()} dead letters of {name}",
         name=name,
         action=action,
         given=_given(visit),
-        found=found,
+        found=visit.read(("matching", name, wanted), count),
     )
 
 

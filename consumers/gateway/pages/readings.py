@@ -6,7 +6,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +29,6 @@ BUDGET_SECONDS = 2.0
 PATIENCE_SECONDS = 10.0
 #: From here on a count says only that there are so many or more.
 MOST_COUNTED = 10_000
-_MOST_KEPT = 64
 
 
 class CannotRead(Exception):
@@ -67,7 +65,7 @@ class Readings:
         self._lock = threading.Lock()
         self._keeping = threading.Lock()
         self._connection: Any = None
-        self._kept: OrderedDict[object, tuple[float, Reading[Any]]] = OrderedDict()
+        self._kept: dict[object, tuple[float, Reading[Any]]] = {}
 
     def read(
         self, name: object, work: Callable[[Any], T], fresh_seconds: float = FRESH_SECONDS
@@ -82,10 +80,10 @@ class Readings:
         except CannotRead as error:
             found = Reading(None, datetime.now(UTC), str(error))
         with self._keeping:
-            self._kept[name] = self._clock(), found
-            self._kept.move_to_end(name)
-            if len(self._kept) > _MOST_KEPT:
-                self._kept.popitem(last=False)
+            # A reading may be large, so none stays that nobody would be shown.
+            now = self._clock()
+            young = {key: each for key, each in self._kept.items() if now - each[0] < fresh_seconds}
+            self._kept = young | {name: (now, found)}
         return found
 
     def change(self, work: Callable[[Any], T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import pytest
 import penstock
 from consumers.gateway.access import Failures
 from consumers.gateway.pages import showing, site
+from consumers.gateway.pages.readings import Readings
 from consumers.gateway.pages.sessions import SESSION_SECONDS, Sessions
 from penstock import log, subscriptions
 from penstock.subscriptions import queue, stream
@@ -221,6 +223,17 @@ def test_long_lists_come_in_parts(
     )
     second = page.text("/", namespace=looked.namespace, after=looked.topic)
     assert f"{looked.namespace}/too" in second and f"{looked.topic} -" not in second
+
+
+def test_a_reading_is_shared_for_a_moment_and_kept_no_longer(gateway: Gateway) -> None:
+    now, asked = [1_000.0], list[str]()
+    with closing(Readings(gateway.db.url, lambda: now[0])) as readings:
+        for name in ("first", "first", "second"):
+            readings.read(name, lambda _, name=name: asked.append(name))  # type: ignore[misc]
+        assert asked == ["first", "second"] and [*readings._kept] == ["first", "second"]
+        now[0] += 2.0
+        readings.read("third", lambda _: None)
+        assert [*readings._kept] == ["third"]
 
 
 def test_what_is_not_read_in_time_is_said(
