@@ -28,7 +28,8 @@ from resources.embedded import EmbeddedPostgres
 
 _PUBLISH = "SELECT penstock.publish(%s, %s)"
 _PAYLOAD = b"x" * 200
-_WALLED, _ACCOUNT = "a login, a restricted topic", "an account"
+_WALLED = "a login, a restricted topic"
+_ACCOUNT, _LIMITED = "an account", "an account with a quota"
 
 Way = Callable[[], None]
 
@@ -59,7 +60,7 @@ def _measure(server: EmbeddedPostgres, rounds: int, events: int) -> None:
         taken: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(rounds + 1):
             for name, way in ways.items():
-                connection = gateway if name == _ACCOUNT else owner
+                connection = gateway if name in {_ACCOUNT, _LIMITED} else owner
                 begun = _spent(connection)
                 way()
                 taken[name].append((_spent(connection) - begun) / events)
@@ -79,19 +80,26 @@ def _ways(owner: Any, gateway: Any, events: int) -> dict[str, Way]:
     penstock.create_topic(owner, "open/orders", create_namespaces=True)
     penstock.create_topic(owner, "walled/orders", create_namespaces=True)
     rights.grant_namespace(owner, "walled", "postgres", "publish")
-    account_id = accounts.create_account(owner, "shop")
-    key = accounts.create_key(owner, "shop", MasterKeys(["m" * 32]))
-    penstock.create_topic(owner, "shop/orders")
-    act_as = ("SELECT penstock.act_as(%s, %s)", (account_id, [key.key_id]))
+    most = 10**12
+    for account in ("shop", "bank"):
+        accounts.create_account(owner, account)
+        penstock.create_topic(owner, f"{account}/orders")
+    accounts.set_quota(owner, "bank", max_events=most, max_bytes=most, max_waiting=most)
 
     def by_login(topic: str, *before: Any) -> Way:
         return lambda: _publish(owner, events, topic, before)
+
+    def by_account(account: str) -> Way:
+        key = accounts.create_key(owner, account, MasterKeys(["m" * 32]))
+        act_as = ("SELECT penstock.act_as(%s, %s)", (key.account_id, [key.key_id]))
+        return lambda: _publish(gateway, events, f"{account}/orders", act_as)
 
     return {
         "a login, an open topic": by_login("open/orders"),
         _WALLED: by_login("walled/orders"),
         f"{_WALLED}, a second statement": by_login("walled/orders", "SELECT %s::text", ("x",)),
-        _ACCOUNT: lambda: _publish(gateway, events, "shop/orders", act_as),
+        _ACCOUNT: by_account("shop"),
+        _LIMITED: by_account("bank"),
     }
 
 
