@@ -22,6 +22,7 @@ MOTO: dict[str, tuple[str, ...]] = {
     ),
     "nothing is encrypted here, so it is not told": (
         "attributes: Attributes.SqsManagedSseEnabled",
+        "fifo, attributes: Attributes.SqsManagedSseEnabled",
     ),
     "it answers empty lists and maps, where AWS leaves them out": (
         "change a batch: Failed",
@@ -44,7 +45,10 @@ MOTO: dict[str, tuple[str, ...]] = {
         "permission",
         "no permission",
     ),
-    "its old handle is good for ever": ("old handle, change",),
+    "its old handle is good for ever": (
+        "old handle, change",
+        "fifo, delete again",
+    ),
     "it takes a policy that is no JSON, and fails": (
         "policy, no JSON: error",
         "policy, no JSON: status",
@@ -71,6 +75,8 @@ MOTO: dict[str, tuple[str, ...]] = {
         "send, in part: Successful.1.MessageId",
     ),
     "it makes no digest of system attributes": ("send a trace: MD5OfMessageSystemAttributes",),
+    "it takes names of FIFO queues for others": ("fifo, suffix only",),
+    "a duplicate gets an id of its own": ("fifo, one message: is",),
 }
 
 ELASTICMQ: dict[str, tuple[str, ...]] = {
@@ -93,6 +99,8 @@ ELASTICMQ: dict[str, tuple[str, ...]] = {
         "policy, no JSON: error",
         "policy, no count: error",
         "policy, no queue: error",
+        "fifo, no suffix: error",
+        "fifo, suffix only: error",
     ),
     "it does not send the older names of errors, which SDKs show": (
         "attributes, no queue: error",
@@ -114,6 +122,11 @@ ELASTICMQ: dict[str, tuple[str, ...]] = {
         "attributes: Attributes.MessageRetentionPeriod",
         "attributes: Attributes.SqsManagedSseEnabled",
         "send too much",
+        "fifo, attributes: Attributes.DeduplicationScope",
+        "fifo, attributes: Attributes.FifoThroughputLimit",
+        "fifo, attributes: Attributes.MaximumMessageSize",
+        "fifo, attributes: Attributes.MessageRetentionPeriod",
+        "fifo, attributes: Attributes.SqsManagedSseEnabled",
     ),
     "it takes attributes of queues that AWS refuses": (
         "change, bad",
@@ -137,6 +150,8 @@ ELASTICMQ: dict[str, tuple[str, ...]] = {
         "receive, dead: Messages",
         "tags, none: ",
         "tags, none: Tags",
+        "fifo, the group waits: ",
+        "fifo, the group waits: Messages",
     ),
     "it takes ids of entries, and batches without any, that AWS refuses": (
         "batch, bad id",
@@ -160,6 +175,7 @@ ELASTICMQ: dict[str, tuple[str, ...]] = {
         "delete again",
         "old handle, change: error",
         "old handle, delete",
+        "fifo, delete again: error",
     ),
     "it lists all queues at once, and in no order": (
         "list, a page: NextToken",

@@ -115,6 +115,7 @@ def all_calls(sqs: Any, patience: float) -> dict[str, dict[str, Any]]:
     _of_handles(told, url)
     _refused(told)
     _dead(told)
+    _fifo(told)
     _ended(told, url)
     return told.answers
 
@@ -306,6 +307,36 @@ def _dead(told: Told) -> None:
         "receive a letter", dead, MessageAttributeNames=["All"],
         AttributeNames=["ApproximateReceiveCount", "DeadLetterQueueSourceArn"],
     )  # fmt: skip
+
+
+def _fifo(told: Told) -> None:
+    call, fifo = told.call, {"FifoQueue": "true"}
+    url = call("fifo, create", "create_queue", QueueName="a.fifo", Attributes=fifo)["QueueUrl"]
+    call("fifo, create again", "create_queue", QueueName="a.fifo", Attributes=fifo)
+    call("fifo, no suffix", "create_queue", QueueName="nofifo", Attributes=fifo)
+    call("fifo, suffix only", "create_queue", QueueName="b.fifo")
+    call("fifo, attributes", "get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
+
+    def send(name: str, **more: Any) -> dict[str, Any]:
+        given = {"QueueUrl": url, "MessageBody": "x", "MessageGroupId": "g"} | more
+        return call(name, "send_message", **{each: value for each, value in given.items() if value})
+
+    first = send("fifo, send", MessageDeduplicationId="1")
+    again = send("fifo, send again", MessageDeduplicationId="1", MessageBody="y")
+    told.keep("fifo, one message", lambda: {"is": first["MessageId"] == again.get("MessageId")})
+    send("fifo, no group", MessageDeduplicationId="2", MessageGroupId=None)
+    send("fifo, no id")
+    send("fifo, a delay", MessageDeduplicationId="3", DelaySeconds=5)
+    send("fifo, second", MessageDeduplicationId="4", MessageBody="z")
+    asked: dict[str, Any] = {
+        "AttributeNames": ["MessageGroupId", "MessageDeduplicationId", "SequenceNumber"]
+    }
+    (one,) = told.take("fifo, receive", url, **asked)
+    call("fifo, the group waits", "receive_message", QueueUrl=url)
+    handle = {"QueueUrl": url, "ReceiptHandle": one["ReceiptHandle"]}
+    call("fifo, delete", "delete_message", **handle)
+    told.take("fifo, receive the second", url)
+    call("fifo, delete again", "delete_message", **handle)
 
 
 def _ended(told: Told, url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pprint import pformat
 from typing import Any
 
@@ -65,10 +66,27 @@ def other(endpoint: str) -> Any:
     )  # fmt: skip
 
 
+def both(shop: Client, endpoint: str) -> dict[str, Any]:
+    """What differs; both are asked at the same time, because some calls wait."""
+    with ThreadPoolExecutor(2) as pool:
+        ours = pool.submit(all_calls, sqs_of(shop), 20)
+        theirs = pool.submit(all_calls, other(endpoint), 5)
+        return found(ours.result(), theirs.result())
+
+
 def test_it_differs_from_moto_as_the_table_says(shop: Client, moto: str) -> None:
-    require(found(all_calls(sqs_of(shop), 20), all_calls(other(moto), 5)), MOTO)
+    require(both(shop, moto), MOTO)
 
 
 @pytest.mark.long
 def test_it_differs_from_elasticmq_as_the_table_says(shop: Client, elastic: ElasticServer) -> None:
-    require(found(all_calls(sqs_of(shop), 20), all_calls(other(elastic.url()), 5)), ELASTICMQ)
+    require(both(shop, elastic.url()), ELASTICMQ)
+
+
+def test_a_difference_without_a_reason_fails_and_a_reason_without_one() -> None:
+    differing = found({"send": {"status": 200}}, {"send": {"status": 400}})
+    require(differing, {"why": ("send: status",)})
+    wrong: tuple[dict[str, tuple[str, ...]], ...] = ({}, {"why": ("send: status", "receive")})
+    for reasons in wrong:
+        with pytest.raises(AssertionError):
+            require(differing, reasons)
