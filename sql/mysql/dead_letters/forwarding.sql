@@ -84,7 +84,7 @@ BEGIN
         CALL finish_keys(owner_id, pieces);
     END IF;
     CALL copy_out(owner_id, pieces);
-    CALL lock_letters_of(pieces);
+    CALL lock_letters_of(pieces, topic IS NOT NULL);
     SET done = FALSE;
     OPEN copies;
     each_copy: LOOP

@@ -70,7 +70,7 @@ BEGIN
     SELECT COALESCE(array_agg(w.event_id ORDER BY w.partition_id, w.sequence), '{}') INTO copies
     FROM queue_waiting AS w
     WHERE w.id = ANY (ARRAY(SELECT p.waiting_id FROM unnest(pieces) AS p));
-    PERFORM lock_letters_of(copies);
+    PERFORM lock_letters_of(copies, topic IS NOT NULL);
     IF topic IS NOT NULL THEN
         PERFORM require_publisher(topic);
         elsewhere := copies_from_elsewhere(copies, require_topic_for(topic, 'publish'));

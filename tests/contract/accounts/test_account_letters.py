@@ -9,8 +9,9 @@ import pytest
 
 import penstock
 from penstock import accounts, database, log
+from penstock.errors import InUse, NotRedriven
 from penstock.subscriptions import dead_letters, forwarding, queue
-from penstock.topics import rights
+from penstock.topics import names, rights
 from tests.contract.accounts.kit import Account, account, as_account, gateway
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
@@ -143,6 +144,45 @@ def test_an_account_asked_like_a_login_has_what_is_open(
     """Mutant: it may publish there; what it is refused then is another right."""
     without(db, KIND)
     assert "may not consume" in _lost(tenants, shop, "publish", "open")
+
+
+def test_who_uses_a_topic_is_not_named_to_an_account_that_may_not_know(
+    tenants: Tenants, shop: Account
+) -> None:
+    """A foreign reader, and a foreign queue whose dead letters go there.  Guard: reads_hidden."""
+    owner = tenants.owner
+    queue.subscribe(owner, "bank/secret", ["bank/orders", QUEUE])
+    forwarding.set_dead_letters_to(owner, "bank/orders", DEAD)
+    own_queue = [QUEUE, "shop/stream"]
+    for name in own_queue:
+        penstock.subscriptions.stream.unsubscribe(owner, name)
+    for topic in (QUEUE, DEAD):
+        with (
+            as_account(tenants, gateway(tenants), shop) as own,
+            pytest.raises(InUse, match="a subscription of somebody else") as caught,
+        ):
+            names.delete_topic(own, topic)
+        assert "bank" not in str(caught.value)
+        with pytest.raises(InUse, match="bank/"):
+            names.delete_topic(owner, topic)
+
+
+def test_a_way_back_that_is_refused_waits_for_no_foreign_letter(
+    db: ContractDatabase, tenants: Tenants, shop: Account
+) -> None:
+    """Guard: with_hidden of lock_letters_of."""
+    owner, login = tenants.owner, gateway(tenants)
+    forwarding.set_dead_letters_to(owner, "bank/orders", DEAD)
+    queue.configure(owner, "bank/orders", max_failures=1)
+    queue.subscribe(owner, "shop/hospital", [DEAD])
+    _bury(owner, "bank/orders")
+    log.sequence(owner)
+    (copy,) = queue.receive(owner, "shop/hospital")
+    holder = db.connect(autocommit=False)
+    database.execute(holder, "SELECT 1 FROM penstock.dead_letters FOR UPDATE")
+    with as_account(tenants, login, shop) as own, pytest.raises(NotRedriven):
+        forwarding.move(own, "shop/hospital", [copy.receipt])
+    holder.rollback()
 
 
 def test_another_logins_worker_buries_for_the_account(tenants: Tenants, shop: Account) -> None:

@@ -222,13 +222,13 @@ END;
 CREATE PROCEDURE refuse_forwarding(topic_ids JSON)
 READS SQL DATA
 BEGIN
-    DECLARE named VARCHAR(500);
-    SELECT MIN(s.name) INTO named
+    DECLARE named BIGINT;
+    SELECT MIN(s.id) INTO named
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
     JOIN subscriptions AS s ON s.dead_letters_to = j.id
     WHERE may_forward(s.dead_letters_by, s.dead_letters_to);
     IF named IS NOT NULL THEN
-        CALL refuse('PS020', CONCAT('subscription "', LEFT(named, 60), '" publishes its dead letters to the topic'));
+        CALL refuse('PS020', CONCAT(told_subscription(named), ' publishes its dead letters to the topic'));
     END IF;
 END;
 

@@ -1,7 +1,9 @@
 -- name: lock_letters_of
 -- Locks the letters of received copies (pieces) as a redrive does, the subscriptions in the order of their ids. So a
--- move waits for a redrive or a drop that is under way, and then sees what it did.
-CREATE PROCEDURE lock_letters_of(pieces LONGTEXT)
+-- move waits for a redrive or a drop that is under way, and then sees what it did. Letters that the login may not know
+-- of are locked only for a move that publishes their copies elsewhere (with_hidden), and so marks them: a way back is
+-- refused for them, and waits for nobody.
+CREATE PROCEDURE lock_letters_of(pieces LONGTEXT, with_hidden BOOLEAN)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE letter_ids, locked LONGTEXT;
@@ -12,6 +14,7 @@ BEGIN
         FROM JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (waiting_id BIGINT PATH '$[7]')) AS p
         JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
         JOIN letter_copies AS c FORCE INDEX (PRIMARY) ON c.copy_id = w.event_id
+        WHERE with_hidden OR NOT reads_hidden(c.subscription_id)
         GROUP BY c.subscription_id
         ORDER BY c.subscription_id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;

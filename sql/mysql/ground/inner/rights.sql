@@ -142,6 +142,19 @@ BEGIN
     RETURN hidden > 0;
 END;
 
+-- name: told_subscription
+-- How an error names a subscription: without its name, where the caller may not know of it.
+CREATE FUNCTION told_subscription(of_subscription BIGINT) RETURNS VARCHAR(100)
+READS SQL DATA
+BEGIN
+    DECLARE own_name VARCHAR(500);
+    IF reads_hidden(of_subscription) THEN
+        RETURN 'a subscription of somebody else';
+    END IF;
+    SELECT MAX(s.name) INTO own_name FROM subscriptions AS s WHERE s.id = of_subscription;
+    RETURN CONCAT('subscription "', LEFT(own_name, 60), '"');
+END;
+
 -- name: user_part
 -- The user name in an account: all that comes before the last @. The host comes after it.
 CREATE FUNCTION user_part(account VARCHAR(400)) RETURNS VARCHAR(400)

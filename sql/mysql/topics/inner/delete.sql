@@ -44,7 +44,7 @@ END;
 CREATE PROCEDURE drop_topics(topic_ids JSON, with_subscriptions BOOLEAN)
 BEGIN
     DECLARE readers JSON;
-    DECLARE a_reader, held_by VARCHAR(500);
+    DECLARE held_by VARCHAR(500);
     SELECT MIN(h.name) INTO held_by
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
     JOIN legal_holds AS h ON h.topic_id = j.id AND h.released_at IS NULL;
@@ -54,8 +54,7 @@ BEGIN
     CALL lock_readers(topic_ids, readers);
     CALL refuse_forwarding(topic_ids);
     IF JSON_LENGTH(readers) > 0 AND with_subscriptions IS NOT TRUE THEN
-        SELECT MIN(s.name) INTO a_reader FROM subscriptions AS s WHERE s.id = JSON_EXTRACT(readers, '$[0]');
-        CALL refuse('PS020', CONCAT('subscription "', LEFT(a_reader, 60), '" reads the topic'));
+        CALL refuse('PS020', CONCAT(told_subscription(JSON_EXTRACT(readers, '$[0]')), ' reads the topic'));
     END IF;
     CALL find_doomed(topic_ids);
     -- DELETE and UPDATE lock all that they read. So they use ids that were selected before, and find the rows that

@@ -168,13 +168,13 @@ LANGUAGE plpgsql AS $$
 DECLARE
     named record;
 BEGIN
-    SELECT s.name, t.address INTO named
+    SELECT s.id, t.address INTO named
     FROM subscriptions AS s JOIN topics AS t ON t.id = s.dead_letters_to
     WHERE s.dead_letters_to = ANY (topic_ids) AND may_forward(s.dead_letters_by, t)
     ORDER BY s.name
     LIMIT 1;
     IF FOUND THEN
-        PERFORM refuse('PS020', format('subscription "%s" publishes its dead letters to "%s"', left(named.name, 200),
+        PERFORM refuse('PS020', format('%s publishes its dead letters to "%s"', told_subscription(named.id),
                                        left(named.address, 200)),
                        'Let it name another, or none: penstock dead-letter forward; or revoke its right to publish.');
     END IF;

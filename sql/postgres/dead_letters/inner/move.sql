@@ -1,7 +1,9 @@
 -- name: lock_letters_of
 -- Locks the letters of these copies as a redrive does, the subscriptions in the order of their ids. So a move waits for
--- a redrive or a drop that is under way, and then sees what it did.
-CREATE OR REPLACE FUNCTION lock_letters_of(copies uuid[]) RETURNS void
+-- a redrive or a drop that is under way, and then sees what it did. Letters that the login may not know of are locked
+-- only for a move that publishes their copies elsewhere (with_hidden), and so marks them: a way back is refused for
+-- them, and waits for nobody.
+CREATE OR REPLACE FUNCTION lock_letters_of(copies uuid[], with_hidden boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     home record;
@@ -9,7 +11,7 @@ BEGIN
     FOR home IN
         SELECT c.subscription_id, array_agg(c.letter_id) AS letters
         FROM letter_copies AS c
-        WHERE c.copy_id = ANY (copies)
+        WHERE c.copy_id = ANY (copies) AND (with_hidden OR NOT reads_hidden(c.subscription_id))
         GROUP BY c.subscription_id
         ORDER BY c.subscription_id
     LOOP

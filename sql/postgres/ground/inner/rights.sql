@@ -127,6 +127,19 @@ BEGIN
 END
 $$;
 
+-- name: told_subscription
+-- How an error names a subscription: without its name, where the caller may not know of it.
+CREATE OR REPLACE FUNCTION told_subscription(subscription_id bigint) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN CASE
+        WHEN reads_hidden(subscription_id) THEN 'a subscription of somebody else'
+        ELSE format('subscription "%s"', left((
+            SELECT s.name FROM subscriptions AS s WHERE s.id = told_subscription.subscription_id), 200))
+    END;
+END
+$$;
+
 -- name: sees_all
 -- Whether the login may see figures over the whole log: it passes the walls, or there are no walls.
 CREATE OR REPLACE FUNCTION sees_all() RETURNS boolean

@@ -48,8 +48,7 @@ BEGIN
     END IF;
     PERFORM refuse_forwarding(topic_ids);
     IF readers <> '{}' AND with_subscriptions IS NOT TRUE THEN
-        PERFORM refuse('PS020', format('subscription "%s" reads the topic', (
-                           SELECT min(s.name) FROM subscriptions AS s WHERE s.id = ANY (readers))),
+        PERFORM refuse('PS020', told_subscription(readers[1]) || ' reads the topic',
                        'Unsubscribe first, or pass with_subscriptions => true: they go on without the topic.');
     END IF;
     PERFORM FROM subscriptions AS s WHERE s.id = ANY (readers) ORDER BY s.id FOR NO KEY UPDATE;
