@@ -25,6 +25,8 @@ BEGIN
     ELSE
         CALL topics_of_relay(own_id, present);
         CALL require_same_topics(present, topics);
+        -- Locked before subscriptions, as in every call that locks both.
+        CALL lock_topics(present, 'consume');
         CALL hold_relay_members(own_id);
         CALL raise_relay_floors(own_id);
     END IF;

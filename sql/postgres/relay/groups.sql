@@ -29,6 +29,8 @@ BEGIN
     ELSE
         present := topics_of_relay(own.id);
         PERFORM require_same_topics(relay, present, set_relay_group.topics);
+        -- Locked before subscriptions, as in every call that locks both.
+        PERFORM lock_topic(g, 'consume') FROM unnest(present) AS g;
         PERFORM hold_relay_members(own.id);
         PERFORM raise_relay_floors(own.id);
     END IF;
