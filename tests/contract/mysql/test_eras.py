@@ -246,7 +246,7 @@ ELSEWHERE = {
 }
 #: Their rows are not taken away from the top, and InnoDB keeps a counter above the rows: a load of
 #: rows raises it. Nothing tells of a namespace, a relay or a waiting event that is gone; rejected
-#: commits only count, and so do the rows of the audit.
+#: commits only count, and so do the rows of the audit and of what was done with dead letters.
 BY_THEIR_ROWS = {
     "account_audit",
     "namespaces",
@@ -258,6 +258,9 @@ BY_THEIR_ROWS = {
     "queue_purges",
     "queue_waiting",
     "relay_groups",
+    "letter_moves",
+    "letter_tasks",
+    "payload_looks",
 }
 
 
