@@ -168,8 +168,8 @@ def attacked(
         stop = threading.Event()
         sequencer = threading.Thread(target=_sequence, args=[made, stop], daemon=True)
         try:
-            made.start()
             sequencer.start()
+            made.start()
             if has_clients:
                 made.clients.start()
             yield made
