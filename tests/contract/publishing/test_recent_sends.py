@@ -169,6 +169,7 @@ def test_under_a_held_snapshot_a_claim_costs_the_same(
         db.without_guard("forget_sends", "r.ends_at >= forgotten.up_to", "r.ends_at >= '-infinity'")
     apart = db.connect(autocommit=False)
     pages: list[tuple[int, int]] = []
+    ends: list[float] = []
     removed = 0
 
     def forget() -> None:
@@ -181,14 +182,19 @@ def test_under_a_held_snapshot_a_claim_costs_the_same(
             sends = [Send(TOPIC, uuid7().hex, uuid7()) for _ in range(200)]
             claimed = work(apart, lambda sends=sends: recent_sends.claim(apart, sends, 1))  # type: ignore[misc]
             pages.append((claimed[0], work(apart, forget)[0]))
+            ends.append(time.monotonic())
     tenth = len(pages) // 10
     first, last = pages[tenth : 2 * tenth], pages[-tenth:]
-    # Of MariaDB the counters move now and then only, so some beats have none.
+    assert removed > 100 * len(pages)
+    if db.engine == "mariadb":
+        # It counts no pages here: 1,600 beats in a minute, as many in its second half.
+        half = sum(each < begun + 30 for each in ends)
+        logger.info("%s beats, %s of them in the first half", len(ends), half)
+        assert half < 2 * (len(ends) - half)
+        return
     grown = [
-        (1 + sum(each[place] for each in last)) / (1 + sum(each[place] for each in first))
-        for place in (0, 1)
+        sum(each[place] for each in last) / sum(each[place] for each in first) for place in (0, 1)
     ]
     logger.info("%s: %s, grown %s", len(pages), (first[0], last[0]), grown)
-    assert removed > 100 * len(pages)
     assert grown[0] <= 1.5
     assert (grown[1] > 1.5) == is_mutant
