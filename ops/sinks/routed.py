@@ -31,7 +31,8 @@ class RoutedSink:
         self._sink = sink
         self._lock = threading.Lock()
         self._partitions: dict[str, int] = {}
-        self._proven: set[str] = set()
+        #: Topics that events have chosen, and with how many partitions they were proven.
+        self._proven: dict[str, int] = {}
 
     def preflight(self, topic: str, partitions: int) -> None:
         """As the sink, for the topic there.  Where events choose it, it is asked when one does."""
@@ -49,11 +50,12 @@ class RoutedSink:
         self._sink.close()
 
     def require(self, block: RelayBlock) -> None:
-        """Prove once that the sink takes a topic that events have chosen."""
+        """Prove that the sink takes a topic that events have chosen, again when it has grown."""
         with self._lock:
-            if block.topic not in self._proven:
-                self._sink.preflight(block.topic, self._partitions.get(block.source_topic, 1))
-                self._proven.add(block.topic)
+            wanted = max(self._partitions.get(block.source_topic, 1), block.partition + 1)
+            if self._proven.get(block.topic, 0) < wanted:
+                self._sink.preflight(block.topic, wanted)
+                self._proven[block.topic] = wanted
 
 
 class RoutedChannel:

@@ -100,6 +100,16 @@ def test_events_choose_their_topic_and_each_gets_its_part() -> None:
     assert (one.topic, one.place, len(one.events)) == (f"out.{TOPIC}", "", 3)
 
 
+def test_a_chosen_topic_is_proven_again_when_its_source_has_grown() -> None:
+    """Guard: RoutedSink.require."""
+    inner = Taking()
+    sink = RoutedSink(inner, parse_routing("to={type}")[0])
+    for partitions in (1, 1, 3, 3):
+        sink.preflight(TOPIC, partitions)
+        sink.open(lease()).send_block(block(1, 1))
+    assert [partitions for _, partitions in inner.proven] == [1, 3]
+
+
 def test_what_a_template_lacks_refuses_the_event_and_sends_nothing() -> None:
     sink = Taking()
     routed = RoutedSink(sink, parse_routing("to={header:tenant}")[0])
