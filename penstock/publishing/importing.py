@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock import database
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, WrongIsolation
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 
@@ -115,6 +115,16 @@ def _quoted(connection: Any, table: str) -> str:
 
 
 def _lock(connection: Any, old: str) -> None:
+    """Nobody writes from now on, and every row that is committed is seen.
+
+    With a snapshot from before the lock, rows that came in between would be left in the old table.
+    """
+    ((level,),) = database.execute(connection, "SELECT current_setting('transaction_isolation')")
+    if level != "read committed":
+        raise WrongIsolation(
+            f"an import needs the isolation level READ COMMITTED, not {level.upper()}",
+            hint="nothing was imported: begin a transaction at READ COMMITTED",
+        )
     database.execute(connection, f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
     database.execute(connection, f"LOCK TABLE {old} IN ACCESS EXCLUSIVE MODE")
 

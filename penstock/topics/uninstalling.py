@@ -106,12 +106,9 @@ def _require_nothing_else(connection: Any, schema: str) -> None:
             hint="drop these first, or take what they use out of them",
         )
     known = _own_tables(database.dialect_of(connection))
+    known |= {row[0] for row in database.call(connection, "installed_slices")}
     rows = database.call(connection, "installed_parts", schema=schema)
-    others = [
-        name
-        for name, kind in rows
-        if kind == "table" and not any(name == own or name.startswith(f"{own}_") for own in known)
-    ]
+    others = [name for name, kind in rows if kind == "table" and name not in known]
     if others:
         raise InvalidArgument(
             f"the schema {schema} has tables that are not Penstock's: {_listed(others)}",

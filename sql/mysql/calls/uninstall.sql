@@ -6,6 +6,11 @@ UNION ALL
 SELECT r.ROUTINE_NAME, 'function' FROM information_schema.ROUTINES AS r WHERE r.ROUTINE_SCHEMA = %(schema)s
 ORDER BY 2, 1
 
+-- name: installed_slices
+-- Slices are partitions here. This is the table by which clean exchanges one; it is left when clean was killed.
+-- reads only
+SELECT 'events_rest'
+
 -- name: installed_users
 -- Views of other schemas that use a table of this one: they would be broken.
 -- reads only

@@ -47,12 +47,13 @@ def test_it_says_what_it_would_drop_and_drops_nothing(
 def test_what_is_somebody_elses_is_not_dropped(db: ContractDatabase) -> None:
     """A table in the schema, and a view outside of it. Guard: _require_nothing_else."""
     own = db.connect()
-    db.run("CREATE TABLE penstock.mine (id INT)")
-    try:
-        with pytest.raises(InvalidArgument, match=r"not Penstock's: mine"):
-            uninstall(own)
-    finally:
-        db.run("DROP TABLE penstock.mine")
+    for table in ("mine", "events_mine"):  # the second looks like a slice
+        db.run(f"CREATE TABLE penstock.{table} (id INT)")
+        try:
+            with pytest.raises(InvalidArgument, match=rf"not Penstock's: {table}\."):
+                uninstall(own)
+        finally:
+            db.run(f"DROP TABLE penstock.{table}")
     home = "public" if dialect(db) == "postgres" else "penstock_views"
     if home != "public":
         db.run("CREATE DATABASE penstock_views")

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from penstock import log
-from penstock.errors import InvalidArgument, TopicNotFound
+from penstock.errors import InvalidArgument, TopicNotFound, WrongIsolation
 from penstock.publishing.importing import import_outbox, import_pgmq
 from tests import command
 from tests.kit.log import Connection, drain, topic
@@ -98,6 +98,30 @@ def test_a_writer_that_has_not_committed_holds_it_off(
         with pytest.raises(psycopg.errors.LockNotAvailable), connection.transaction():
             import_outbox(connection, "outbox_events", _address)
     assert _tables(connection) == ["outbox_events"]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_snapshot_from_before_the_lock_is_refused(
+    connection: Connection, database_url: str, level: str
+) -> None:
+    """Guard: the level in _lock. Without it the writer's row would stay behind, uncounted."""
+    ids = _outbox(connection)
+    connection.execute("CREATE SCHEMA pgmq; CREATE TABLE pgmq.q_mails (msg_id bigint)")
+    with psycopg.connect(database_url) as late:
+        late.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
+        late.execute("SELECT 1")
+        connection.execute("UPDATE outbox_events SET status = 'pending' WHERE status = 'sent'")
+        for moves in (
+            lambda: import_outbox(late, "outbox_events", _address),
+            lambda: import_pgmq(late, "mails", "shop/mails"),
+        ):
+            with pytest.raises(WrongIsolation, match=f"not {level}"):
+                moves()
+        late.commit()
+    assert _tables(connection) == ["outbox_events"]
+    with connection.transaction():
+        done = import_outbox(connection, "outbox_events", _address)
+    assert sum(each.events for each in done) == len(ids) + 2
 
 
 def test_a_queue_of_pgmq_is_cut_over(connection: Connection) -> None:

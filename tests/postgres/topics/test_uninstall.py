@@ -1,0 +1,74 @@
+"""Uninstall takes nothing of yours: what would go with the schema refuses it, whatever it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import InvalidArgument
+from penstock.topics.uninstalling import uninstall
+from tests.kit.log import Connection
+
+#: What is made, and the name that has to be in the error.  Some names look like the schema's own.
+YOURS = {
+    "view": (
+        "CREATE SCHEMA app_penstock; CREATE VIEW app_penstock.v AS SELECT 1 FROM penstock.topics",
+        "app_penstock.v",
+    ),
+    "default": (
+        "CREATE TABLE public.penstock (id text DEFAULT penstock.current_history()::text)",
+        "public.penstock",
+    ),
+    "foreign key": (
+        "CREATE TABLE t (id bigint REFERENCES penstock.topics)", "public.t",
+    ),
+    "policy": (
+        ("CREATE TABLE t (id bigint);"
+        " CREATE POLICY mine ON t USING (id IN (SELECT s.id FROM penstock.topics AS s))"),
+        "mine on public.t",
+    ),
+    "expression index": (
+        "CREATE TABLE t (n bigint); CREATE INDEX by_ids ON t (penstock.ids_wanted('a', n, 1))",
+        "public.by_ids",
+    ),
+    "function": (
+        ("CREATE FUNCTION counted() RETURNS bigint LANGUAGE sql"
+        " BEGIN ATOMIC SELECT count(*) FROM penstock.topics; END"),
+        "public.counted()",
+    ),
+    "trigger": (
+        ("CREATE TABLE t (id bigint); CREATE TRIGGER penstock BEFORE INSERT ON t"
+        " EXECUTE FUNCTION penstock.refuse_closed()"),
+        "penstock on public.t",
+    ),
+    "column": ("CREATE TABLE t (mine penstock.topics)", "public.t.mine"),
+    "partition": (
+        ("CREATE TABLE mine (LIKE penstock.events INCLUDING ALL); ALTER TABLE penstock.events"
+        " ATTACH PARTITION mine FOR VALUES FROM (1000000000000000) TO (1000000000000001)"),
+        "public.mine",
+    ),
+    "publication": ("CREATE PUBLICATION mine FOR TABLE penstock.topics", "publication mine"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", YOURS)
+def test_what_would_go_with_the_schema_refuses(connection: Connection, kind: str) -> None:
+    """Guard: the owner is told by its id (places in installed_users), for all kinds."""
+    made, name = YOURS[kind]
+    connection.execute(made.encode())
+    with pytest.raises(InvalidArgument, match=r"uses it: .*") as refused:
+        uninstall(connection)
+    assert name in str(refused.value)
+    found = connection.execute("SELECT to_regclass('penstock.topics') IS NOT NULL").fetchone()
+    assert found == (True,)
+
+
+def test_a_slice_that_clean_has_detached_is_not_yours(connection: Connection) -> None:
+    """Guard: installed_slices. It is no partition any more, and goes with the schema."""
+    (slice_name,) = connection.execute(
+        "SELECT slice FROM penstock.slices WHERE parent = 'events' LIMIT 1"
+    ).fetchall()[0]
+    connection.execute(
+        f"ALTER TABLE penstock.events DETACH PARTITION penstock.{slice_name}".encode()
+    )
+    uninstall(connection)
+    assert connection.execute("SELECT to_regnamespace('penstock')").fetchone() == (None,)
