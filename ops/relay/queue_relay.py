@@ -34,6 +34,7 @@ from penstock import database, subscriptions
 from penstock.database import call
 from penstock.errors import (
     ConfigurationError,
+    DatabaseUnavailable,
     InvalidArgument,
     PenstockError,
     StaleReceipt,
@@ -154,21 +155,23 @@ class QueueRelay:
         self._known_as: dict[str, str] = {}
         self._look_at = self._extended_at = clock()
         self._pause = self.options.poll_seconds
+        #: Whether it was connected, and its sink there, since it runs.
+        self._has_begun = False
         #: Whether the last look has found nothing.
         self._is_idle = False
         #: Whether the sink has taken something since the start, or since it was away last.
         self._gets_through = False
 
     def run(self, stop: threading.Event) -> None:
-        """Until ``stop`` is set.  When the database is away, it is tried again."""
+        """Until ``stop`` is set.  What passes on the database does not end it."""
         try:
             while not stop.is_set():
                 try:
                     self._session(stop)
                 except Exception as error:
-                    if not database.is_unavailable(error):
+                    if not self._goes_on_after(error):
                         raise
-                    log.warning("the database is away: %s", error_text(error))
+                    log.warning("the relay connects again: %s", error_text(error))
                     stop.wait(_RECONNECT_SECONDS)
         finally:
             self._sender.close()
@@ -244,11 +247,23 @@ class QueueRelay:
     def _session(self, stop: threading.Event) -> None:
         with closing(self._connect()) as connection:
             self.prepare(connection)
+            self._has_begun = True
             while not stop.is_set():
                 if not self.turn(connection):
                     rest = max(_REST_SECONDS, self._look_at - self._clock())
                     self._sender.wait(min(_WAKE_SECONDS, rest))
             self.finish(connection)
+
+    def _goes_on_after(self, error: Exception) -> bool:
+        """Whether the relay goes on after an error, on another connection.
+
+        A database that cannot be reached at the start may be a wrong address, so that is an error,
+        and so is a sink that is away then.  Later neither is.
+        """
+        if self._has_begun:
+            return isinstance(error, SinkUnavailable) or database.is_passing(error)
+        away = isinstance(error, DatabaseUnavailable) or database.is_unavailable(error)
+        return not away and database.is_passing(error)
 
     def _is_away(self) -> bool:
         return self._breaker.state != CLOSED and not self.options.counts_absence
@@ -279,18 +294,25 @@ class QueueRelay:
                 self._pause = min(2 * self._pause, longest)
 
     def _begin(self, connection: database.Connection) -> None:
+        """Send what is ready.  Each stays the first of it until it is settled or the sender's.
+
+        So when the database goes away meanwhile, it is not forgotten.
+        """
         while self._ready and self._sender.free > 0 and not self._pace.wait_seconds():
-            delivery = self._ready.popleft()
-            event = delivery.event
-            if not self._routing.takes(event):
-                self.result.left_out += self._acknowledge(connection, [delivery])
-                continue
-            block = self._block(connection, delivery)
-            if reason := misfits(connection, event.topic, block, self._routing).get(event.sequence):
-                self._bury(connection, delivery, reason)
-                continue
-            self._pace.spend([event])
-            self._sender.send(delivery, block, self._served(block))
+            self._begin_one(connection, self._ready[0])
+            self._ready.popleft()
+
+    def _begin_one(self, connection: database.Connection, delivery: Delivery) -> None:
+        event = delivery.event
+        if not self._routing.takes(event):
+            self.result.left_out += self._acknowledge(connection, [delivery])
+            return
+        block = self._block(connection, delivery)
+        if reason := misfits(connection, event.topic, block, self._routing).get(event.sequence):
+            self._bury(connection, delivery, reason)
+            return
+        self._pace.spend([event])
+        self._sender.send(delivery, block, self._served(block))
 
     def _mark(self, connection: database.Connection) -> int:
         """Record what has become of events.  What could not be recorded is tried again."""

@@ -1,0 +1,148 @@
+"""The relay of a queue goes on after its database was away, and has forgotten nothing meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ops.relay import queue_relay
+from ops.relay.queue_relay import QueueRelay, QueueRelayOptions
+from ops.sinks.base import SinkUnavailable
+from penstock import database
+from penstock.errors import DatabaseUnavailable
+from penstock.subscriptions import queue
+from penstock.topics import names
+from tests.contract.consumer.test_passing import TROUBLES
+from tests.contract.databases import ContractDatabase
+from tests.kit.queue import QUEUE, filled
+from tests.kit.taking import Taking
+
+OPTIONS = QueueRelayOptions(poll_seconds=0.02, at_once=2)
+AWAY = DatabaseUnavailable("nobody answers")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_relay, "_RECONNECT_SECONDS", 0.01)
+
+
+@pytest.fixture
+def own(db: ContractDatabase) -> Iterator[Any]:
+    """A connection to a queue with three events."""
+    with closing(db.connect()) as opened:
+        yield filled(opened, 3)
+
+
+def _relay(db: ContractDatabase) -> tuple[QueueRelay, threading.Event]:
+    """A relay that is told to stop by the third event."""
+    stop = threading.Event()
+
+    def sees(event: Any, _: threading.Event) -> None:
+        if event.payload == b"3":
+            stop.set()
+
+    return QueueRelay(db.url, QUEUE, Taking(sees), OPTIONS), stop
+
+
+def _scripted(patch: pytest.MonkeyPatch, home: Any, name: str, *steps: Any) -> None:
+    """The first calls of a function do this before: None is nothing, an error is raised."""
+    whole, left = getattr(home, name), list(steps)
+
+    def scripted(*given: Any, **named: Any) -> Any:
+        step = left.pop(0) if left else None
+        if isinstance(step, Exception):
+            raise step
+        if step is not None:
+            step(*given)
+        return whole(*given, **named)
+
+    patch.setattr(home, name, scripted)
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_it_goes_on_after_what_passes(
+    db: ContractDatabase, own: Any, trouble: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when nobody answers then, and the sink is away.  Guard: QueueRelay._goes_on_after."""
+    relay, stop = _relay(db)
+    _scripted(monkeypatch, relay, "turn", lambda connection: trouble(db, connection))
+    _scripted(monkeypatch, relay, "_connect", None, AWAY, AWAY)
+    _scripted(monkeypatch, relay.sink, "preflight", None, SinkUnavailable("it is away"))
+    relay.run(stop)
+    assert queue.statistics(own, QUEUE).size == 0
+
+
+def test_without_the_guard_an_outage_ends_it(
+    db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: only a connection that is gone is left behind, as before."""
+    monkeypatch.setattr(
+        QueueRelay, "_goes_on_after", lambda _, error: database.is_unavailable(error)
+    )
+    relay, stop = _relay(db)
+    _scripted(monkeypatch, relay, "turn", AWAY)
+    with pytest.raises(DatabaseUnavailable):
+        relay.run(stop)
+
+
+def test_what_is_wrong_at_the_start_ends_it(
+    db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a wrong address.  Guard: _has_begun."""
+    relay, stop = _relay(db)
+    _scripted(monkeypatch, relay, "_connect", AWAY)
+    with pytest.raises(DatabaseUnavailable):
+        relay.run(stop)
+    relay, stop = _relay(db)
+    _scripted(monkeypatch, relay.sink, "preflight", SinkUnavailable("it is away"))
+    with pytest.raises(SinkUnavailable):
+        relay.run(stop)
+
+
+@pytest.mark.parametrize(
+    ("home", "name"),
+    [
+        (QueueRelay, "_acknowledge"),
+        (names, "describe_topic"),
+        (queue_relay, "misfits"),
+        (QueueRelay, "_bury"),
+    ],
+)
+def test_what_is_ready_is_not_forgotten(
+    db: ContractDatabase, own: Any, home: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes away just before it is begun.  Guard: _begin looks, and pops after."""
+    relay, stop = _relay(db)
+    if name == "_acknowledge":
+        rules: Any = SimpleNamespace(takes=lambda event: event.payload != b"1", schemas=())
+        relay._routing = rules
+    if name == "_bury":
+        odd = iter([{1: "odd"}, {1: "odd"}])
+        monkeypatch.setattr(queue_relay, "misfits", lambda *_: next(odd, {}))
+    _scripted(monkeypatch, home, name, AWAY)
+    relay.run(stop)
+    found = queue.statistics(own, QUEUE)
+    assert (found.size, found.dead) == (0, int(name == "_bury"))
+    assert not relay._in_hand
+
+
+def test_without_that_its_lease_would_be_kept_for_ever(
+    db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: it is taken out before it is begun, as before."""
+
+    def begins(relay: QueueRelay, connection: Any) -> None:
+        while relay._ready and relay._sender.free > 0:
+            relay._begin_one(connection, relay._ready.popleft())
+
+    monkeypatch.setattr(QueueRelay, "_begin", begins)
+    relay, stop = _relay(db)
+    _scripted(monkeypatch, queue_relay, "misfits", AWAY)
+    relay.run(stop)
+    assert queue.statistics(own, QUEUE).size == 1
+    assert [each.sequence for each in relay._in_hand] == [1]
