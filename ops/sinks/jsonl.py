@@ -41,6 +41,7 @@ from ops.sinks.jsonl_file import (
     other_lines,
     read,
     read_from,
+    require_gapless,
     require_own,
     rest_of,
     sequence_of,
@@ -171,6 +172,7 @@ class JsonlChannel:
             there = read_from(file, offset)
             require_own(path, there, block)
             place = Place.of(there, block.first_sequence, block.last_sequence)
+            require_gapless(path, place, block)
             rest = rest_of(place, block.events, lines)
             is_passed = place.is_passed(block.last_sequence)
             if rest and (is_passed or not place.is_torn(rest)):

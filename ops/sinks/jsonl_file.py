@@ -179,6 +179,28 @@ def require_own(path: Path, there: bytes, block: RelayBlock) -> None:
             raise _other_events(path, block)
 
 
+def require_gapless(path: Path, place: Place, block: RelayBlock) -> None:
+    """SinkMisconfigured when an event is missing before others of its block.
+
+    A write that broke off leaves the first lines of a block. So these were written from another
+    position: the relay was put back, or another relay writes into the same directory. Where rules
+    leave something out, a block that was open already may have been written by other rules.
+    """
+    if block.reopened and (block.passed or {}).get("", 0) > 0:
+        return
+    found = {sequence_of(line) for line in whole_lines(place.lines)}
+    for event in block.events:
+        if event.sequence < place.sequence and event.sequence not in found:
+            raise SinkMisconfigured(
+                f"{path} has sequence {place.sequence} but not {event.sequence}, which belongs "
+                "before it",
+                hint="the relay was put back to an earlier position, or another relay writes into "
+                "this directory: give each relay a directory of its own, or move the file away, "
+                "and the relay writes a new one from its position on. If a filter was taken away "
+                "just now, put it back until the relay has gone on",
+            )
+
+
 def rest_of(place: Place, events: Sequence[Event], lines: Sequence[bytes]) -> bytes:
     """The lines of a block that the file does not have."""
     both = zip(events, lines, strict=True)

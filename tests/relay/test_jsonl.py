@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.sinks import jsonl_file
+from ops.sinks import jsonl, jsonl_file
 from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.cloudevents import to_json
 from ops.sinks.jsonl import JsonlSink, end_before, file_name
@@ -233,10 +233,35 @@ def test_a_block_that_was_written_and_then_lost_events_goes_on(sink: Alone, path
 
 def test_a_block_whose_rules_have_changed_goes_on(sink: Alone, path: Path) -> None:
     """It was open under rules that left other events out: those that are there stay."""
-    sink.send_block(block(1, 6, events=thin(1, 3)))
-    Alone(JsonlSink(sink.directory)).send_block(block(1, 6, reopened=True))
-    sink.send_block(block(7, 8))
-    assert path.read_bytes() == lines(1, 1) + lines(3, 8)
+    passed = {"": 1}
+    sink.send_block(block(1, 3, events=thin(1), passed={"": 0}))
+    sink.send_block(block(4, 9, events=thin(4, 6), passed=passed))
+    Alone(JsonlSink(sink.directory)).send_block(block(4, 9, reopened=True, passed=passed))
+    sink.send_block(block(10, 11))
+    assert path.read_bytes() == lines(1, 1) + lines(4, 4) + lines(6, 11)
+
+
+@pytest.mark.parametrize("last", [6, 4])
+def test_a_relay_that_was_put_back_loses_nothing_in_silence(
+    sink: Alone, path: Path, last: int
+) -> None:
+    """Another relay began at 3, or this one did and was put back.  Guard: require_gapless."""
+    sink.send_block(block(3, 6))
+    before = path.read_bytes()
+    for changes in ({}, {"reopened": True}, {"reopened": True, "passed": {"": 0}}):
+        with pytest.raises(SinkMisconfigured, match="but not 1, which belongs before it"):
+            Alone(JsonlSink(sink.directory)).send_block(block(1, last, **changes))
+    assert path.read_bytes() == before
+
+
+def test_without_the_look_they_would_be_lost(
+    sink: Alone, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: what stands in a block's place counts as the block."""
+    monkeypatch.setattr(jsonl, "require_gapless", lambda *_: None)
+    sink.send_block(block(3, 6))
+    Alone(JsonlSink(sink.directory)).send_block(block(1, 6))
+    assert path.read_bytes() == lines(3, 6)
 
 
 def test_what_was_torn_is_gone_when_the_block_has_less_now(sink: Alone, path: Path) -> None:

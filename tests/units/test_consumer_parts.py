@@ -205,6 +205,16 @@ def test_what_comes_within_a_moment_shares_a_commit(every_seconds: float) -> Non
     assert other.keeper.statements == [[0, 1, 2]], "a risky handler is about to begin"
 
 
+def test_a_commit_that_has_to_wait_wakes_nobody() -> None:
+    """Else the loop spins until the unit has ended.  Guards: _has_to_wait and stands_until."""
+    parts = Parts()
+    (first, second, _) = parts.done(1)
+    parts.committer.commit_due(NOWHERE, idle=True)
+    assert list(parts.committer.next_due()) == [parts.now + 0.005] * 3
+    first.under_way, second.stands_until = 1, parts.now + 10
+    assert list(parts.committer.next_due()) == [parts.now + 10, parts.now + 0.005]
+
+
 def test_a_commit_that_is_refused_for_one_leaves_the_others() -> None:
     """Guard: Committer._write is told of several; each is then written alone."""
     parts = Parts()

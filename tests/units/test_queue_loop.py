@@ -252,6 +252,24 @@ def test_a_handler_that_ends_is_no_reason_to_receive(monkeypatch: pytest.MonkeyP
         assert len(received) == 4, "the pause of an idle worker is over"
 
 
+def test_nobody_asks_again_and_again_while_a_handler_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guard: run_until_idle looks at once only when nothing is under way."""
+    script, real = Script(1, concurrency=2, idle_seconds=1), queue.receive
+    received: list[int] = []
+
+    def receive(*args: Any, **named: Any) -> Any:
+        received.append(1)
+        return real(*args, **named)
+
+    def handle(_: QueueDelivery) -> None:
+        script.open.wait(0.3)
+
+    monkeypatch.setattr(queue, "receive", receive)
+    script.use(handle)
+    assert script.consumer.run_until_idle() == 1
+    assert len(received) <= 5
+
+
 def test_without_the_pause_each_round_receives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the next look is always due."""
     monkeypatch.setattr(QueueConsumer, "_look_again", lambda *_, **__: False)

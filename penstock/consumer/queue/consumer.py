@@ -113,9 +113,10 @@ class QueueConsumer(Rounds):
         before, failures = self.stats.events, self.stats.failures
         with self.at_work(), self.open() as connection, self.session(connection):
             while self.turn(connection) or self._in_hand:
-                self._look_at = -math.inf
                 if self.executor.under_way:
                     self.executor.wait(self.longest_rest())
+                else:
+                    self._look_at = -math.inf
         if self.stats.failures > failures:
             raise HandlerFailed(
                 f"a handler failed: {self.stats.last_error}",
@@ -169,8 +170,9 @@ class QueueConsumer(Rounds):
     def longest_rest(self) -> float:
         """Until the next look, or until a claim or a handler needs something."""
         now = self._clock()
-        # Without room, the end of a handler wakes the loop.
-        due = [self._look_at if self._room() > 0 else now + self._idle_seconds * 10]
+        looks = self._room() > 0 and not self.is_stopping()
+        # Otherwise the end of a handler wakes the loop.
+        due = [self._look_at if looks else now + self._idle_seconds * 10]
         share = self._visibility * EXTEND_SHARE
         due += [self.settler.due_at, self.backlog.late_at()]
         due += [each.until - share for each in self.executor.under_way]
@@ -263,7 +265,8 @@ class QueueConsumer(Rounds):
         A backlog is dealt in parts, so what ends one part need not be the end of the backlog.
         """
         at_once = is_full or (found and self._was_full)
-        self._look_at = -math.inf if at_once else begun + self._pause * random.uniform(0.5, 1.0)
+        pause = FIRST_PAUSE_SECONDS if found else self._pause
+        self._look_at = -math.inf if at_once else begun + pause * random.uniform(0.5, 1.0)
         self._was_full = is_full
         self._pause = FIRST_PAUSE_SECONDS if found else min(2 * self._pause, self._idle_seconds)
         return at_once

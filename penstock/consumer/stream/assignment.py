@@ -171,14 +171,11 @@ class PartitionBuffers:
             buffer.drop_waiting()
         return not buffer.under_way
 
-    def next_due(self, commit_seconds: float) -> Iterable[float]:
-        """When pauses end and commits are due."""
+    def next_due(self) -> Iterable[float]:
+        """When pauses end."""
         with self.lock:
-            buffers = list(self._buffers.values())
-            pauses = [each.next_pause_end for each in buffers]
-            begun = [each.first_done_at for each in buffers]
-        yield from (pause for pause in pauses if pause is not None)
-        yield from (each + commit_seconds for each in begun if each is not None)
+            pauses = [each.next_pause_end for each in self._buffers.values()]
+        return (pause for pause in pauses if pause is not None)
 
 
 def _is_still(buffer: PartitionBuffer, held: dict[int, Lease]) -> bool:

@@ -5,7 +5,7 @@ A commit moves the position of each partition to ``done``.  All events up to the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,6 +86,17 @@ class Committer:
         """
         return min(self.every_seconds, IDLE_COMMIT_SECONDS)
 
+    def next_due(self) -> Iterable[float]:
+        """When commits are due.  One that a unit has to end before is due when it ends."""
+        for each in self._assignment.all():
+            begun = each.first_done_at
+            if begun is not None and not self._has_to_wait(each):
+                yield max(begun + self.idle_seconds, each.stands_until)
+
+    def _has_to_wait(self, buffer: PartitionBuffer) -> bool:
+        """A unit under way in order may commit by itself."""
+        return buffer.under_way > buffer.letter_under_way and not self._by_key
+
     def _commit_after(self, connection: Connection, seconds: float) -> None:
         now = self._clock()
         due = [each for each in self._assignment.all() if self._is_due(each, now, seconds)]
@@ -93,10 +104,10 @@ class Committer:
             self.commit(connection, due)
 
     def _is_due(self, buffer: PartitionBuffer, now: float, seconds: float) -> bool:
-        """Whether to commit what is done.  A unit under way in order may commit by itself."""
+        """Whether to commit what is done."""
         if buffer.done <= buffer.committed or now < buffer.stands_until:
             return False
-        if buffer.under_way > buffer.letter_under_way and not self._by_key:
+        if self._has_to_wait(buffer):
             return False
         if buffer.first_done_at is None:
             buffer.first_done_at = now

@@ -322,7 +322,7 @@ class Consumer(Rounds):
         Things that wake the loop are left out, such as the end of a handler.
         """
         now = self._clock()
-        due = [now + self._idle_seconds, *self.assignment.next_due(self.committer.idle_seconds)]
+        due = [now + self._idle_seconds, *self.assignment.next_due(), *self.committer.next_due()]
         due += self.executor.next_limits(now)
         return max(0.0, min(due) - now)
 

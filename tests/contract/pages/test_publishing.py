@@ -58,7 +58,7 @@ def test_every_way_of_publishing_publishes(db: ContractDatabase, drivers: dict[s
     is_postgres = isinstance(db, PostgresDatabase)
     foreign = ("pymysql",) if is_postgres else ("psycopg", "django", *COPIES)
     blocks = [block for block in blocks_of(PAGE) if not any(driver in block for driver in foreign)]
-    assert len(blocks) == (11 if is_postgres else 5)
+    assert len(blocks) == (10 if is_postgres else 4)
     names = run(PAGE, *blocks, url=db.url, penstock=penstock, **drivers)
     if is_postgres:
         names["engine"].dispose()
