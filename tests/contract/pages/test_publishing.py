@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PAGE = "docs/publishing.md"
 #: What the blocks that are the same on every engine publish, and those of one engine's drivers.
-ALL = {8, 10, 20, 21, 22}
+ALL = {8, 10}
 OF_POSTGRES = {1, 2, 3, 5, 6, 7, 11, 12, 30, 31, 32, 33}
 OF_MYSQL = {4}
 #: What the page says is for psycopg only.
