@@ -18,7 +18,7 @@ from consumers.gateway.polls import Polls
 from consumers.gateway.pool import Pool
 from consumers.gateway.present import Present
 from consumers.gateway.publishing import Coalescer
-from consumers.gateway.room import AnswerRoom, AnswerShare
+from consumers.gateway.room import PART_BYTES, AnswerRoom, AnswerShare
 from consumers.gateway.settings import GatewaySettings
 from consumers.gateway.tails import Tails
 from consumers.gateway.uses import Uses
@@ -26,15 +26,16 @@ from consumers.gateway.uses import Uses
 T = TypeVar("T")
 
 _LONGEST_NUMBER = 20
-#: Answers are sent in parts of so many bytes: what waits for a caller is held once.
-PART_BYTES = 65_536
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 
 async def send_parts(send: Send, data: bytes) -> None:
-    """Send some of an answer.  Who takes too little is cut off by the protocol."""
+    """Send some of an answer in parts: what waits for a caller is held once.
+
+    Who takes too little is cut off by the protocol.
+    """
     for begin in range(0, len(data), PART_BYTES):
         part = data[begin : begin + PART_BYTES]
         await send({"type": "http.response.body", "body": part, "more_body": True})

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Container, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from consumers.gateway.answers import GatewayAnswer, Refused, as_refused, refused
 from consumers.gateway.bodies import Bodies, require_length
 from consumers.gateway.calls import (
-    PART_BYTES,
     Gone,
     HttpCall,
     Receive,
@@ -25,7 +24,7 @@ from consumers.gateway.calls import (
 )
 from consumers.gateway.credentials.shown import ShownRequest
 from consumers.gateway.operations import Operation
-from consumers.gateway.room import AnswerShare
+from consumers.gateway.room import PART_BYTES, AnswerShare
 from consumers.gateway.settings import GatewaySettings
 
 logger = logging.getLogger("penstock.gateway")
@@ -153,9 +152,10 @@ class Endpoint:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Find out who calls, and let the handler answer."""
         params: Mapping[str, str] = scope["path_params"]
-        with closing(AnswerShare(self._services.room)) as share:
+        with closing(AnswerShare(self._services.room)) as share, ExitStack() as until_sent:
             try:
-                made = await self._answered(scope, params, receive, send, share)
+                made = await self._answered(scope, receive, send, share, until_sent)
+                await share.hold(len(made.body) if made else 0)
             except Gone:
                 return
             except Exception as error:
@@ -165,17 +165,18 @@ class Endpoint:
                 named = {f"{name}Name": value for name, value in params.items()}
                 made = refused(problem, self._operation.name, named)
             if made is not None:
-                await answer(send, made, share)
+                await answer(send, made)
 
     async def _answered(
         self,
         scope: Any,
-        params: Mapping[str, str],
         receive: Receive,
         send: Send,
         share: AnswerShare,
+        until_sent: ExitStack,
     ) -> GatewayAnswer | None:
         services, operation = self._services, self._operation
+        params: Mapping[str, str] = scope["path_params"]
         headers = headers_of(scope)
         most = services.settings.max_body_bytes
         require_length(headers, most)
@@ -192,14 +193,15 @@ class Endpoint:
             raise Refused(401)
         if not set(operation.levels).issubset(caller.levels):
             raise Refused(403, f"the key lacks a level of {operation.levels!r}")
-        with services.present.one(caller):
-            async with self._bodies.read(receive, headers, most) as body:
-                access.require_body(caller, body, origin.address)
-                share.account = caller.principal.account_id
-                call = HttpCall(
-                    services, caller, replace(shown, body=body), params, receive, send, share
-                )
-                return await operation.handler(call)
+        # It is present until its answer is sent: who takes it slowly comes no further.
+        until_sent.enter_context(services.present.one(caller))
+        async with self._bodies.read(receive, headers, most) as body:
+            access.require_body(caller, body, origin.address)
+            share.account = caller.principal.account_id
+            call = HttpCall(
+                services, caller, replace(shown, body=body), params, receive, send, share
+            )
+            return await operation.handler(call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +260,8 @@ def shown_by(scope: Any, headers: Mapping[str, str]) -> ShownRequest:
     )
 
 
-async def answer(send: Send, made: GatewayAnswer, share: AnswerShare | None = None) -> None:
-    """Send a whole answer, which needs its share of the room until it was taken."""
-    if share is not None:
-        share.keep_if_any(len(made.body))
+async def answer(send: Send, made: GatewayAnswer) -> None:
+    """Send a whole answer."""
     headers = [(name.lower().encode(), value.encode()) for name, value in made.headers.items()]
     if made.body:
         headers.append((b"content-type", made.content_type.encode()))

@@ -82,12 +82,18 @@ async def handed_out(
     return found
 
 
+async def _hold(call: HttpCall) -> None:
+    """Room for an answer about receipts, no longer than they: without it nothing is done."""
+    await call.share.hold(len(call.shown.body))
+
+
 async def _settle(
     settle: Callable[..., list[bool]], more: tuple[str, ...], call: HttpCall
 ) -> GatewayAnswer:
     wanted, address = call.body(Receipts), call.address("queue")
     receipts = [Receipt.parse(each) for each in wanted.receipts]
     told = {name: getattr(wanted, name) for name in more}
+    await _hold(call)
     done = await call.run(
         lambda connection: settle(connection, address, receipts, partly=wanted.partly, **told)
     )
@@ -99,6 +105,7 @@ async def extend(call: HttpCall) -> GatewayAnswer:
     wanted, address = call.body(Receipts), call.address("queue")
     receipts = [Receipt.parse(each) for each in wanted.receipts]
     seconds = wanted.visibility_seconds
+    await _hold(call)
     made = await call.run(lambda connection: queue.extend(connection, address, receipts, seconds))
     return as_json(200, {"receipts": [str(each) for each in made]})
 

@@ -16,6 +16,8 @@ from consumers.gateway.answers import Refused
 MOST_EVENT_BYTES = 1_114_112
 #: One answer at most.  As JSON it may be longer: then it counts with its real length.
 MOST_ANSWER_BYTES = 33_554_432
+#: Answers are sent in parts of so many bytes.  One that is no longer needs no room of its own.
+PART_BYTES = 65_536
 #: So long a call waits for room.
 PATIENCE_SECONDS = 5.0
 
@@ -100,6 +102,7 @@ class AnswerShare:
         self.account = account
         self._room = room
         self._size = 0
+        self._has_taken = False
         self._is_closed = False
 
     async def take(self, size: int) -> int:
@@ -109,6 +112,7 @@ class AnswerShare:
             self._room.change(self.account, -granted)
             raise Refused(503, "the caller has gone")
         self._size += granted
+        self._has_taken = True
         return granted
 
     def keep(self, size: int) -> None:
@@ -117,9 +121,11 @@ class AnswerShare:
             before, self._size = self._size, size
             self._room.change(self.account, size - before)
 
-    def keep_if_any(self, size: int) -> None:
-        """The same, of a call that has taken any: what is short by itself needs no room."""
-        if self._size:
+    async def hold(self, size: int) -> None:
+        """Room for an answer that is made, also of a call that has taken none before."""
+        if not self._has_taken and size > PART_BYTES:
+            await self.take(size)
+        if self._has_taken:
             self.keep(size)
 
     def close(self) -> None:

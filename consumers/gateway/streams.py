@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from functools import partial
 
 from consumers.gateway.answers import GatewayAnswer, Refused, as_refused
-from consumers.gateway.calls import PART_BYTES, Gone, HttpCall, number, send_parts
+from consumers.gateway.calls import Gone, HttpCall, number, send_parts
 from consumers.gateway.operations import Operation, Parameter
-from consumers.gateway.room import size_of
+from consumers.gateway.room import PART_BYTES, size_of
 from consumers.gateway.tails import MOST_TAKEN_BYTES, KeptEvent, Seat, read_on
 from penstock.records import PartitionRange
 from penstock.topics import names

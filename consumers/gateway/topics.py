@@ -20,11 +20,15 @@ from ops.sinks.cloudevents import to_json
 from penstock.errors import TopicNotFound
 from penstock.log.positions import sequence_of
 from penstock.publishing.publish import publish_once
-from penstock.records import Message
+from penstock.records import Message, Topic
 from penstock.topics import names
 
 _HIGHEST = 2**63 - 1
 MOST_FETCHED = 1_000
+#: An event's id in an answer.
+_ID_BYTES = 40
+#: Topics of one answer.
+MOST_LISTED = 1_000
 #: Events of a batch in plain JSON.
 MOST_PUBLISHED = 10_000
 
@@ -59,10 +63,19 @@ class NewEvents(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_topics(call: HttpCall) -> GatewayAnswer:
-    """The topics of the account."""
-    root = call.caller.account
-    found = await call.run(lambda connection: names.list_topics(connection, root))
-    return as_json(200, {"topics": [asdict(each) for each in found]})
+    """The topics of the account, so many at a time; ``next`` says where to go on."""
+    given, root = call.queries(), call.caller.account
+    most = number(given, "max_rows", MOST_LISTED, 1, MOST_LISTED)
+
+    def work(connection: Any) -> tuple[list[Topic], bool]:
+        after = given.get("after", "")
+        found = [each for each in names.list_topics(connection, root) if each.address > after]
+        found.sort(key=lambda each: each.address)
+        return found[:most], len(found) > most
+
+    rows, has_more = await call.run(work)
+    told = {"topics": [asdict(each) for each in rows]}
+    return as_json(200, told | ({"next": rows[-1].address} if has_more else {}))
 
 
 async def create_topic(call: HttpCall) -> GatewayAnswer:
@@ -169,6 +182,8 @@ async def _single(call: HttpCall, message: Message, *, strict: bool) -> GatewayA
 
 
 async def _batch(call: HttpCall, messages: list[Message]) -> GatewayAnswer:
+    # Before they are published: without room nothing is done.
+    await call.share.hold(len(messages) * _ID_BYTES)
     made = await call.run(lambda connection: penstock.publish_batch(connection, messages))
     return as_json(201, {"event_ids": [str(each) for each in made]})
 
@@ -226,6 +241,10 @@ _FROM = (
     Parameter("lsn", "string", "the same as a position: log epoch, a dot, sequence"),
     Parameter("max_events", "integer", "100"),
 )
+_TOPICS = (
+    Parameter("max_rows", "integer", f"{MOST_LISTED:,}, which is the most"),
+    Parameter("after", "string", "the next page: topics after this address, which next has told"),
+)
 
 OPERATIONS = (
     Operation(
@@ -248,7 +267,7 @@ OPERATIONS = (
     ),
     Operation(
         "GET", "/topics", "g", "listTopics", "List the topics of the account", list_topics,
-        {200: "the topics"},
+        {200: "the topics by address, and next when there are more"}, queries=_TOPICS,
     ),
     Operation(
         "POST", "/topics", "c", "createTopic", "Create a topic", create_topic,

@@ -94,7 +94,11 @@ class AsyncGatewayClient:
 
     async def topics(self) -> list[str]:
         """The addresses of the account's topics."""
-        return await self.call(calls.topics())
+        found, after = await self.call(calls.topics())
+        while after is not None:
+            more, after = await self.call(calls.topics(after))
+            found += more
+        return found
 
     async def create_topic(self, topic: str, partitions: int = 1) -> bool:
         """Make a topic; False when it is there already."""

@@ -105,12 +105,14 @@ def partitions(topic: str) -> HttpVerb[list[PartitionRange]]:
     )  # fmt: skip
 
 
-def topics() -> HttpVerb[list[str]]:
-    """The addresses of the account's topics."""
-    return HttpVerb(
-        "GET", "/topics", lambda reply: [each["address"] for each in reply.json()["topics"]],
-        is_repeatable=True,
-    )  # fmt: skip
+def topics(after: str | None = None) -> HttpVerb[tuple[list[str], str | None]]:
+    """Addresses of the account's topics, and after which one to go on; None: that is all."""
+
+    def read(reply: HttpReply) -> tuple[list[str], str | None]:
+        told = reply.json()
+        return [each["address"] for each in told["topics"]], told.get("next")
+
+    return HttpVerb("GET", f"/topics{_query({'after': after})}", read, is_repeatable=True)
 
 
 def create_topic(topic: str, partitions: int) -> HttpVerb[bool]:

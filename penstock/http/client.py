@@ -103,7 +103,11 @@ class GatewayClient:
 
     def topics(self) -> list[str]:
         """The addresses of the account's topics."""
-        return self.call(calls.topics())
+        found, after = self.call(calls.topics())
+        while after is not None:
+            more, after = self.call(calls.topics(after))
+            found += more
+        return found
 
     def create_topic(self, topic: str, partitions: int = 1) -> bool:
         """Make a topic; False when it is there already."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import msgspec
@@ -88,9 +88,10 @@ class SqsDoor:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one call."""
-        with closing(AnswerShare(self._services.room)) as share:
+        with closing(AnswerShare(self._services.room)) as share, ExitStack() as until_sent:
             try:
-                made = await self._answered(scope, receive, send, share)
+                made = await self._answered(scope, receive, send, share, until_sent)
+                await share.hold(len(made.body))
             except Gone:
                 return
             except Exception as error:
@@ -100,10 +101,15 @@ class SqsDoor:
                     told = "The gateway has failed; its log says why."
                     problem = SqsError("InternalFailure", told)
                 made = problem.answer()
-            await answer(send, made, share)
+            await answer(send, made)
 
     async def _answered(
-        self, scope: Any, receive: Receive, send: Send, share: AnswerShare
+        self,
+        scope: Any,
+        receive: Receive,
+        send: Send,
+        share: AnswerShare,
+        until_sent: ExitStack,
     ) -> GatewayAnswer:
         services, headers = self._services, headers_of(scope)
         if "x-amz-target" not in headers:
@@ -127,20 +133,20 @@ class SqsDoor:
                 signer.signed.region,
                 headers["x-amz-target"].removeprefix(TARGET),
             )
-            made = await self._in_quota(call)
+            made = await self._in_quota(call, until_sent)
         return GatewayAnswer(200, msgspec.json.encode(made), JSON)
 
-    async def _in_quota(self, call: SqsCall) -> dict[str, Any]:
+    async def _in_quota(self, call: SqsCall, until_sent: ExitStack) -> dict[str, Any]:
         """The answer; a poll beyond the quota of its account finds nothing, and is no error."""
         present = self._services.present
         try:
-            with present.one(call.http.caller):
-                return await _handled(call)
+            until_sent.enter_context(present.one(call.http.caller))
         except TooManyRequests:
             if call.operation != "ReceiveMessage":
                 raise
-        await present.hold(call.http.caller, call.http.unless_gone)
-        return {}
+            await present.hold(call.http.caller, call.http.unless_gone)
+            return {}
+        return await _handled(call)
 
 
 async def _handled(call: SqsCall) -> dict[str, Any]:

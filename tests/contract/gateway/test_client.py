@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from consumers.gateway import topics
 from penstock.errors import (
     GatewayUnavailable,
     InvalidArgument,
@@ -78,10 +79,11 @@ JSON = b'{"total": 12.50, "id": 12345678901234567890, "n": [1, {"a": "\\u00e9"}]
 
 
 def test_what_is_published_is_fetched_as_it_was(
-    gateway: Gateway, shop: Client, client: Any
+    gateway: Gateway, shop: Client, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert client.create_topic("orders/eu", 2)
-    assert client.topics() == [f"{shop.account}/orders/eu"]
+    assert client.create_topic("orders/eu", 2) and client.create_topic("orders/us", 1)
+    monkeypatch.setattr(topics, "MOST_LISTED", 1)  # in pages of one
+    assert client.topics() == [f"{shop.account}/orders/{each}" for each in ("eu", "us")]
     at = datetime.now(UTC) - timedelta(hours=1)
     made = [
         client.publish("orders/eu", JSON, content_type="application/json", partition=0),

@@ -39,6 +39,12 @@ def test_topics_are_created_listed_described_and_deleted(orders: Client) -> None
     assert [each["address"] for each in orders("GET", "/topics").json()["topics"]] == [
         f"{orders.account}/orders/eu"
     ]
+    assert orders("POST", "/topics", {"topic": "orders/B"}).status == 201
+    first = orders("GET", "/topics?max_rows=1").json()  # by code points, on every engine
+    assert first["next"] == first["topics"][0]["address"] == f"{orders.account}/orders/B"
+    rest = orders("GET", f"/topics?max_rows=1&after={first['next']}").json()
+    assert [each["address"] for each in rest.pop("topics")] == [f"{orders.account}/orders/eu"]
+    assert not rest
     described = orders("GET", "/topics/orders/eu/partitions").json()
     assert [each["high_watermark"] for each in described["partitions"]] == [0]
     assert orders("DELETE", "/topics/orders/eu").status == 204
