@@ -57,6 +57,7 @@ BEGIN
     CALL leave_relay_group(owner_id);
     -- First the row that every check-in locks first: any other order deadlocks with them.
     CALL lock_subscription(subscription, owner_id);
+    CALL require_left_relay(owner_id);
     DELETE c FROM consumers AS c WHERE c.subscription_id = owner_id;
     DELETE l FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE l FROM leases AS l WHERE l.subscription_id = owner_id;

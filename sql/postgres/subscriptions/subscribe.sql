@@ -89,9 +89,11 @@ DECLARE
     owner_id bigint := (require_subscription(subscription)).id;
 BEGIN
     PERFORM commit_durably();
+    PERFORM require_read_committed('unsubscribe()');
     PERFORM leave_relay_group(owner_id);
     -- First the row that every check-in locks first: any other order deadlocks with them.
     PERFORM FROM subscriptions AS s WHERE s.id = owner_id FOR UPDATE;
+    PERFORM require_left_relay(owner_id);
     DELETE FROM consumers AS c WHERE c.subscription_id = owner_id;
     DELETE FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE FROM leases AS l WHERE l.subscription_id = owner_id;

@@ -377,6 +377,19 @@ BEGIN
     END IF;
 END;
 
+-- name: require_left_relay
+-- Refuses to remove a subscription that a relay has taken as a sink since leave_relay_group has looked (PS006): what
+-- the relay knows of it would stay for ever. Called when the subscription is locked. It locks what it reads, because
+-- the snapshot of the caller may be older.
+CREATE PROCEDURE require_left_relay(owner_id BIGINT)
+BEGIN
+    DECLARE taken_as VARCHAR(63);
+    SET taken_as = (SELECT r.sink FROM relay_members AS r WHERE r.subscription_id = owner_id FOR UPDATE);
+    IF taken_as IS NOT NULL THEN
+        CALL refuse('PS006', CONCAT('a relay has just taken it as its sink "', taken_as, '": unsubscribe again'));
+    END IF;
+END;
+
 -- name: forget_relay_group
 -- Deletes what makes subscriptions the sinks of a relay.
 CREATE PROCEDURE forget_relay_group(own_id BIGINT)

@@ -293,12 +293,26 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    PERFORM require_read_committed('the removal of a sink');
     PERFORM hold_relay_members(own.id);
     PERFORM raise_relay_floors(own.id);
     DELETE FROM relay_members AS r WHERE r.subscription_id = owner_id;
     DELETE FROM relay_marks AS k WHERE k.subscription_id = owner_id;
     PERFORM require_possible_quorum(own, own.ack_quorum);
+END
+$$;
+
+-- name: require_left_relay
+-- Refuses to remove a subscription that a relay has taken as a sink since leave_relay_group has looked (PS006): what
+-- the relay knows of it would stay for ever. Called when the subscription is locked.
+CREATE OR REPLACE FUNCTION require_left_relay(owner_id bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    taken_as text := (SELECT r.sink FROM relay_members AS r WHERE r.subscription_id = owner_id);
+BEGIN
+    IF taken_as IS NOT NULL THEN
+        PERFORM refuse('PS006', format('a relay has just taken the subscription as its sink "%s"', taken_as),
+                       'Nothing was removed. Unsubscribe again: then it leaves the relay first.');
+    END IF;
 END
 $$;
 
