@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, lru_cache
@@ -33,7 +34,7 @@ _IDLE = 0  # libpq's PQTRANS_IDLE
 _SPARE = "_penstock_spare_cursor"
 #: Where it has the types of which it has learned how to send them.
 _TAUGHT = "_penstock_taught"
-#: A cursor holds its last result, so that of a large one is not kept.
+#: A cursor that had a large result is not kept, with the room that it needed.
 _MOST_SPARE_ROWS = 100
 #: A connection that the network has dropped in silence ends after some 11 s, whatever it waits for.
 _NETWORK = {
@@ -96,12 +97,13 @@ class Postgres:
         kind: Any = type(connection)
         if _is_psycopg_type(kind):
             # Taken out at one step, so two threads never have the same one.
-            cursor = vars(connection).pop(_SPARE, None) or _cursor(connection)
+            cursor = vars(connection).pop(_SPARE, None) or _spare_cursor(connection)
             _run(connection, cursor, sql, binds and _with_literals(sql, binds))
             # Tells whether there are rows, without building `description`.
             if cursor.rownumber is not None:
                 rows = list(cursor.fetchall())
                 if len(rows) <= _MOST_SPARE_ROWS:
+                    cursor.pgresult.clear()  # else its memory is free only at the next call
                     setattr(connection, _SPARE, cursor)
                 return rows
             return pipelined_rows(cursor) if is_in_pipeline(connection) else []
@@ -313,6 +315,17 @@ def pipelined_rows(cursor: Any) -> list[Row]:
         if cursor.pgresult is None or cursor.description is not None:
             raise
         return []  # a statement without rows
+
+
+def _spare_cursor(connection: Any) -> Any:
+    """A cursor that its connection can keep: it does not keep its connection.
+
+    Otherwise the two would hold each other.  A connection that is dropped without ``close`` would
+    stay open, on the server too, until Python looks for such circles.  What was sent last, with
+    its payload, stays until the next call: psycopg has no way to let go of that alone.
+    """
+    kind, tuple_row = _cursor_kind(connection.cursor_factory)
+    return kind(weakref.proxy(connection), row_factory=tuple_row)
 
 
 def _cursor(connection: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import Any
 
 import psycopg
@@ -78,6 +80,28 @@ def test_what_has_failed_or_is_large_is_not_kept(connection: Connection) -> None
     with pytest.raises(psycopg.errors.DivisionByZero):
         database.execute(connection, "SELECT 1 / %(a)s", {"a": 0})
     assert not hasattr(connection, driver._SPARE)
+
+
+def test_its_result_is_let_go(connection: Connection) -> None:
+    """Guard: clear; a hundred large rows would stay in memory until the next call."""
+    rows = database.execute(connection, "SELECT repeat('x', 1000), %(a)s", {"a": "y"})
+    assert rows == [("x" * 1000, "y")]
+    assert not vars(connection)[driver._SPARE].pgresult.pgresult_ptr
+    assert database.execute(connection, "SELECT 1, %(a)s", {"a": "z"}) == [(1, "z")]
+
+
+def test_a_connection_that_is_dropped_is_closed(database_url: str) -> None:
+    """At once, as without Penstock.  Guard: the weak way back in _spare_cursor."""
+    own = psycopg.connect(database_url)
+    database.execute(own, "SELECT 1, %(a)s", {"a": "x"})
+    socket, gone = weakref.ref(own.pgconn), weakref.ref(own)
+    gc.disable()
+    try:
+        with pytest.warns(ResourceWarning, match="still open"):
+            del own
+        assert (gone(), socket()) == (None, None)
+    finally:
+        gc.enable()
 
 
 def test_a_server_that_forgot_the_statement_is_asked_again(connection: Connection) -> None:
