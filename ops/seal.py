@@ -144,4 +144,4 @@ def clear_suspicion(connection: Any, topic: str, key: EpochKey, target: str) -> 
 def log_epoch_of(topic: str, row: tuple[Any, ...]) -> LogEpoch:
     """A log epoch from a row of `log_epochs_of` or of a function with its columns."""
     found = LogEpoch(topic, *row)
-    return dataclasses.replace(found, targets=tuple(found.targets or ()))
+    return dataclasses.replace(found, targets=tuple(sorted(found.targets or ())))

@@ -151,6 +151,7 @@ def test_what_is_heard_is_read_before_it_is_committed(
         listener.said.append(_grow(connection, 0))
         consumer.turn(connection)
         assert stream.position(connection, SUBSCRIPTION, "tests/log") == {0: 0, 1: 0}
+        consumer.now += 0.005
         consumer.turn(connection)
         assert stream.position(connection, SUBSCRIPTION, "tests/log") == {0: 2, 1: 1}
         consumer.now += 0.5

@@ -62,6 +62,14 @@ def _used(connection: Connection) -> Membership:
         " from_sequence => 1, to_sequence => 1)",
         (TOPIC,),
     )
+    for row in (
+        "letter_tasks (subscription_id, action, filter, reason, requested_by, begun_below,"
+        " next_below) VALUES (1, 'drop', '', '', 'x', 1, 1)",
+        "letter_moves (subscription_id, expected, requested_by) VALUES (1, 1, 'x')",
+        "relay_groups (name, ack_quorum) VALUES ('x', 1)",
+        "payload_looks (by, person, subject) VALUES ('x', 'x', 'x')",
+    ):
+        connection.execute(f"INSERT INTO penstock.{row}".encode())
     return member
 
 
