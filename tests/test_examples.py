@@ -150,6 +150,6 @@ def test_node(shop: Tenants, node_program: Path) -> None:
 def test_the_readme_names_every_program() -> None:
     text = (EXAMPLES / "README.md").read_text("utf-8")
     programs = [*EXAMPLES.glob("*/*.java"), *EXAMPLES.glob("*/*.mjs")]
-    assert len(programs) == 2
+    assert len(programs) == 3
     for each in programs:
         assert f"`{each.relative_to(EXAMPLES)}`" in text

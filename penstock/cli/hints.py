@@ -13,7 +13,7 @@ _BY_MESSAGE = (
         "Delete them first, or give --with-topics: their events are lost.",
     ),
     (
-        r'^subscription ".*" reads the topic',
+        r" reads the topic",
         "Remove it first, or give --with-subscriptions: it reads on without the topic.",
     ),
     (
