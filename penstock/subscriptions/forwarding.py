@@ -64,6 +64,7 @@ def move(
     *,
     to: str | None = None,
     keep_deliveries: bool = False,
+    asked_by: str | None = None,
 ) -> int:
     """Take received copies of dead letters back to where they come from, or to another topic.
 
@@ -71,7 +72,8 @@ def move(
     back to the one subscription that has given it up, as ``redrive`` does, and nothing is
     published.  With another topic in ``to`` each event is published there.  The copies are
     acknowledged in the caller's transaction.  NotRedriven, and nothing was moved, when one is no
-    copy of a letter that is still there.  Returns how many were moved.
+    copy of a letter that is still there.  ``asked_by`` is whoever has asked the caller for it: a
+    letter that is hidden from either does not go back.  Returns how many were moved.
     """
     given = list(receipts)
     if not given:
@@ -85,6 +87,7 @@ def move(
         **queue.binds_of(given),
         topic=to,
         keep_deliveries=keep_deliveries,
+        asked_by=asked_by,
     )
     return int(rows[0][0])
 

@@ -43,9 +43,10 @@ def start(
 ) -> int:
     """Ask the sweep to move all that the queue has.  Returns the move's id.
 
-    The queue reads a topic that dead letters are forwarded to.  AlreadyExists while a move runs.
+    The queue reads a topic that dead letters are forwarded to; ``to`` is none that it reads.  As
+    many are moved as there are now.  AlreadyExists while a move runs.
     """
-    expected = queue.statistics(connection, subscription).ready
+    expected = queue.statistics(connection, subscription).size
     rows = database.call(
         connection,
         "start_letter_move",
@@ -72,21 +73,25 @@ def cancel(connection: Any, subscription: str, move_id: int) -> int | None:
 
 
 def work(connection: Any, most_batches: int = 100) -> int:
-    """Do a bit of each move that runs.  Returns how many events were moved.
+    """Do a bit of each move that runs, in turn.  Returns how many events were moved.
 
+    While any of them gets on, each has another turn, so one of many events holds up no other.
     Events are handed out, moved and counted in one transaction.  So a sweep that dies leaves
     everything as it was, and the next one goes on.
     """
     driver = database.driver_connection(connection)
     if not sessions.of_connection(driver).commits_by_itself(driver):
         return 0  # each bit is a transaction of its own
-    total, after = 0, 0
+    total, after, moved_before = 0, 0, 0
     for _ in range(most_batches):
         size = _AT_ONCE
         while (done := _step(connection, after, size)) is not None and done[1] is None:
             size = size // 2  # one of them cannot be moved: those before it are
-        if done is None:
-            break
+        if done is None:  # all had a turn
+            if total == moved_before:
+                break
+            after, moved_before = 0, total
+            continue
         after, moved = done
         total += moved or 0
     return total
@@ -101,10 +106,11 @@ def _step(connection: Any, after: int, size: int) -> tuple[int, int | None] | No
             rows = database.call(driver, "next_letter_move", after_id=after)
             if not rows:
                 return None
-            ((move_id, name, topic, room, problem),) = rows
+            ((move_id, name, topic, room, problem, asked_by),) = rows
             moved, is_over = 0, False
             if problem is None:
-                moved, is_over = _move(driver, name, topic, min(int(room), size))
+                most = min(int(room), size)
+                moved, is_over = _move(driver, name, topic, most, asked_by)
             _note(driver, move_id, moved, is_over, problem)
     except PenstockError as error:
         if database.is_passing(error):
@@ -112,17 +118,19 @@ def _step(connection: Any, after: int, size: int) -> tuple[int, int | None] | No
         if size > 1:
             return after, None
         _note(connection, move_id, 0, True, _told(error))
-        moved, is_over = 0, True
-    # The same one again while there may be more of it: a look can find one event of many.
-    return (after if moved and not is_over else move_id), moved
+        moved = 0
+    return move_id, moved
 
 
-def _move(connection: Any, name: str, topic: str | None, most: int) -> tuple[int, bool]:
+def _move(
+    connection: Any, name: str, topic: str | None, most: int, asked_by: str
+) -> tuple[int, bool]:
     if most < 1:
         return 0, False  # its rate allows none now
     found = queue.hand_out(connection, name, most, visibility_seconds=_HIDDEN_SECONDS)
     receipts = [each.receipt for each in found]
-    forwarding.move(connection, name, receipts, to=topic, keep_deliveries=True)
+    options: dict[str, Any] = {"keep_deliveries": True, "asked_by": asked_by}
+    forwarding.move(connection, name, receipts, to=topic, **options)
     return len(found), not found
 
 

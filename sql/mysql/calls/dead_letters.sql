@@ -89,7 +89,8 @@ CALL penstock.set_dead_letters_to(%(subscription)s, %(topic)s, %(origin)s)
 -- Takes received copies of dead letters back to their subscription, or to another topic.
 -- limits the session
 CALL penstock.move_letters(
-    %(subscription)s, %(claims)s, %(first_sequences)s, %(last_sequences)s, %(tokens)s, %(topic)s, %(keep_deliveries)s
+    %(subscription)s, %(claims)s, %(first_sequences)s, %(last_sequences)s, %(tokens)s, %(topic)s, %(keep_deliveries)s,
+    %(asked_by)s
 )
 
 -- name: request_letter_task

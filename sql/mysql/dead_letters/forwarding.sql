@@ -51,11 +51,12 @@ END;
 -- subscription that has buried it, as redrive does: nothing is published. With another topic each copy is published
 -- there. The receipts are those of acknowledge, and one that is not good refuses the whole call; so does an event
 -- that is no copy of a letter, or whose letter was dropped (PS041). A letter that was redriven meanwhile only loses
--- its copy. With keep_deliveries a queue goes on counting deliveries. Returns how many were moved. Raises PS002,
--- PS004, PS006, PS013, PS018, PS022, PS041 to PS044.
+-- its copy. With keep_deliveries a queue goes on counting deliveries. asked_by: whoever has asked the caller for it, as
+-- principal() names it; a letter that is hidden from either does not go back. Returns how many were moved. Raises
+-- PS002, PS004, PS006, PS013, PS018, PS022, PS041 to PS044.
 CREATE PROCEDURE move_letters(
     subscription LONGTEXT, claims JSON, first_sequences JSON, last_sequences JSON, tokens JSON, topic LONGTEXT,
-    keep_deliveries BOOLEAN
+    keep_deliveries BOOLEAN, asked_by VARCHAR(400)
 )
 BEGIN
     DECLARE owner_id, target_id, waiting BIGINT;
@@ -84,7 +85,7 @@ BEGIN
         CALL finish_keys(owner_id, pieces);
     END IF;
     CALL copy_out(owner_id, pieces);
-    CALL lock_letters_of(pieces, topic IS NOT NULL);
+    CALL lock_letters_of(pieces, topic IS NOT NULL, asked_by);
     SET done = FALSE;
     OPEN copies;
     each_copy: LOOP
@@ -93,7 +94,7 @@ BEGIN
             LEAVE each_copy;
         END IF;
         IF is_home THEN
-            CALL return_copy(copy_id, COALESCE(keep_deliveries, FALSE), gone);
+            CALL return_copy(copy_id, COALESCE(keep_deliveries, FALSE), asked_by, gone);
         ELSE
             CALL publish_copy(waiting, copy_id, target_id);
         END IF;

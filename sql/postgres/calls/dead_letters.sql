@@ -97,7 +97,7 @@ SELECT penstock.set_dead_letters_to(%(subscription)s, %(topic)s, %(origin)s)
 -- Takes received copies of dead letters back to their subscription, or to another topic.
 SELECT penstock.move_letters(
     %(subscription)s, %(claims)s::bigint[], %(first_sequences)s::bigint[], %(last_sequences)s::bigint[],
-    %(tokens)s::uuid[], %(topic)s, %(keep_deliveries)s
+    %(tokens)s::uuid[], %(topic)s, %(keep_deliveries)s, %(asked_by)s
 )
 
 -- name: request_letter_task
@@ -141,7 +141,7 @@ SELECT penstock.cancel_letter_move(%(subscription)s, %(move_id)s::bigint)
 
 -- name: next_letter_move
 -- The next move that runs, locked.
-SELECT id, subscription, topic, room, problem FROM penstock.next_letter_move(%(after_id)s::bigint)
+SELECT id, subscription, topic, room, problem, asked_by FROM penstock.next_letter_move(%(after_id)s::bigint)
 
 -- name: note_letter_move
 -- Records what was moved.

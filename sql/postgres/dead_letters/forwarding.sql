@@ -51,11 +51,12 @@ $$;
 -- subscription that has buried it, as redrive does: nothing is published. With another topic each copy is published
 -- there. The receipts are those of acknowledge, and one that is not good refuses the whole call; so does an event
 -- that is no copy of a letter, or whose letter was dropped (PS041). A letter that was redriven meanwhile only loses
--- its copy. With keep_deliveries a queue goes on counting deliveries. Returns how many were moved. Raises PS002,
--- PS004, PS006, PS013, PS018, PS022, PS041 to PS044.
+-- its copy. With keep_deliveries a queue goes on counting deliveries. asked_by: whoever has asked the caller for it, as
+-- principal() names it; a letter that is hidden from either does not go back. Returns how many were moved. Raises
+-- PS002, PS004, PS006, PS013, PS018, PS022, PS041 to PS044.
 CREATE OR REPLACE FUNCTION move_letters(
     subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
-    topic text DEFAULT NULL, keep_deliveries boolean DEFAULT false
+    topic text DEFAULT NULL, keep_deliveries boolean DEFAULT false, asked_by text DEFAULT NULL
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -70,14 +71,14 @@ BEGIN
     SELECT COALESCE(array_agg(w.event_id ORDER BY w.partition_id, w.sequence), '{}') INTO copies
     FROM queue_waiting AS w
     WHERE w.id = ANY (ARRAY(SELECT p.waiting_id FROM unnest(pieces) AS p));
-    PERFORM lock_letters_of(copies, topic IS NOT NULL);
+    PERFORM lock_letters_of(copies, topic IS NOT NULL, asked_by);
     IF topic IS NOT NULL THEN
         PERFORM require_publisher(topic);
         elsewhere := copies_from_elsewhere(copies, require_topic_for(topic, 'publish'));
         PERFORM publish_copies(pieces, elsewhere, topic);
         copies := ARRAY(SELECT c FROM unnest(copies) AS c WHERE c <> ALL (elsewhere));
     END IF;
-    PERFORM return_copies(copies, COALESCE(keep_deliveries, false));
+    PERFORM return_copies(copies, COALESCE(keep_deliveries, false), asked_by);
     PERFORM drop_copies(pieces);
     RETURN cardinality(copies) + cardinality(elsewhere);
 END

@@ -1,7 +1,8 @@
 -- name: start_letter_move
 -- Asks the sweep to move all that a queue has to where it comes from (NULL) or to another topic, at most so many events
--- a second (1 to 500, NULL: as fast as it can). The queue reads a topic that dead letters are forwarded to. expected is
--- how many there are, for those who look. One move of a queue runs at a time (PS007). Returns the move's id. The ten
+-- a second (1 to 500, NULL: as fast as it can). The queue reads a topic that dead letters are forwarded to, and not the
+-- one to which they are moved (PS006). expected is how many there are: the move ends after so many, so what comes back
+-- while it runs is not moved again. One move of a queue runs at a time (PS007). Returns the move's id. The ten
 -- newest of a queue are kept. Raises PS002, PS006, PS007, PS013, PS018, PS042.
 CREATE OR REPLACE FUNCTION start_letter_move(
     subscription text, topic text, most_per_second integer, expected bigint
@@ -20,6 +21,12 @@ BEGIN
     IF topic IS NOT NULL THEN
         PERFORM require_publisher(topic);
         target := require_topic_for(topic, 'publish');
+        IF EXISTS (SELECT FROM subscription_topics AS r
+                   WHERE r.subscription_id = queue.subscription_id AND r.topic_id = target) THEN
+            PERFORM refuse('PS006', format('queue "%s" reads topic "%s" itself', left(subscription, 200),
+                                           left(topic, 200)),
+                           'Name another topic, or NULL for the way back.');
+        END IF;
     END IF;
     PERFORM FROM queues AS q WHERE q.subscription_id = queue.subscription_id FOR NO KEY UPDATE;
     IF EXISTS (SELECT FROM letter_moves AS m
@@ -74,10 +81,11 @@ $$;
 
 -- name: next_letter_move
 -- The oldest move after an id that runs and that nobody works on, locked to the end of the transaction: no row when
--- there is none. room is how many events may be moved now, by its rate and the time since it began; problem says why it
--- can go on no more. Only a login that sees all topics may ask. Raises PS018.
+-- there is none. room is how many events may be moved now, by its rate and the time since it began, and of those that
+-- were there when it began; problem says why it can go on no more. asked_by: whoever has asked for it. Only a login
+-- that sees all topics may ask. Raises PS018.
 CREATE OR REPLACE FUNCTION next_letter_move(after_id bigint)
-RETURNS TABLE (id bigint, subscription text, topic text, room integer, problem text)
+RETURNS TABLE (id bigint, subscription text, topic text, room integer, problem text, asked_by text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM require_read_committed('next_letter_move()');
@@ -86,7 +94,11 @@ BEGIN
         WHEN m.topic_id IS NOT NULL AND t.id IS NULL THEN 'the topic was deleted'
         WHEN m.topic_id IS NOT NULL AND NOT may_forward(m.requested_by, t)
             THEN 'whoever has asked for it may no longer publish to the topic'
-        END
+        WHEN EXISTS (
+            SELECT FROM subscription_topics AS r JOIN topics AS o ON o.id = r.topic_id
+            WHERE r.subscription_id = s.id AND NOT principal_may(m.requested_by, o, 'acknowledge'))
+            THEN 'whoever has asked for it may no longer acknowledge what the queue has'
+        END, m.requested_by
     FROM letter_moves AS m
     JOIN subscriptions AS s ON s.id = m.subscription_id
     LEFT JOIN topics AS t ON t.id = m.topic_id
@@ -98,17 +110,20 @@ END
 $$;
 
 -- name: note_letter_move
--- Records that so many events were moved; is_over and a problem end the move. In the transaction that has moved them.
--- Raises PS018.
+-- Records that so many events were moved. is_over and a problem end the move, and so does the last of those that were
+-- there when it began. In the transaction that has moved them. Raises PS018.
 CREATE OR REPLACE FUNCTION note_letter_move(move_id bigint, moved bigint, is_over boolean, problem text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    ends boolean := is_over OR problem IS NOT NULL OR EXISTS (
+        SELECT FROM letter_moves AS m WHERE m.id = move_id AND m.moved + note_letter_move.moved >= m.expected);
 BEGIN
     PERFORM commit_durably();
     UPDATE letter_moves AS m
     SET moved = m.moved + note_letter_move.moved, problem = left(note_letter_move.problem, 1000),
-        state = CASE WHEN note_letter_move.problem IS NOT NULL THEN 'failed' WHEN is_over THEN 'done'
+        state = CASE WHEN note_letter_move.problem IS NOT NULL THEN 'failed' WHEN ends THEN 'done'
                      ELSE 'running' END,
-        ended_at = CASE WHEN is_over OR note_letter_move.problem IS NOT NULL THEN clock_timestamp() END
+        ended_at = CASE WHEN ends THEN clock_timestamp() END
     WHERE m.id = move_id AND m.ended_at IS NULL AND sees_all();
 END
 $$;

@@ -137,6 +137,8 @@ def test_who_may_and_what_is_refused(queues: Queues, sqs: Any, shop: Client, ban
     assert refused(start, **too_fast)[0] == "InvalidParameterValue"
     nowhere = {"SourceArn": queues.arn, "DestinationArn": queues.arn_of("none")}
     assert refused(start, **nowhere)[0].endswith("NonExistentQueue")
+    itself = {"SourceArn": queues.arn, "DestinationArn": queues.arn}
+    assert refused(start, **itself)[0] == "InvalidParameterValue"
     handle = start(SourceArn=queues.arn)["TaskHandle"]
     foreign = sqs_of(bank)
     assert refused(foreign.start_message_move_task, SourceArn=queues.arn)[2] == 404

@@ -46,8 +46,12 @@ IN_ORDER: Guard = {
     ),
 }
 OWNER_FIRST: Guard = {
-    "postgres": ("move_letters", "PERFORM lock_letters_of(copies, topic IS NOT NULL);", ""),
-    "mysql": ("move_letters", "CALL lock_letters_of(pieces, topic IS NOT NULL);", ""),
+    "postgres": (
+        "move_letters",
+        "PERFORM lock_letters_of(copies, topic IS NOT NULL, asked_by);",
+        "",
+    ),
+    "mysql": ("move_letters", "CALL lock_letters_of(pieces, topic IS NOT NULL, asked_by);", ""),
 }
 
 

@@ -1,9 +1,27 @@
+-- name: letters_hidden
+-- Whether the letters of a subscription are hidden from the login or from whoever has asked for a move, as principal()
+-- names it (NULL: nobody else has). A move is carried out by a login that sees everything. One that reads nothing any
+-- more is hidden from every account here.
+CREATE FUNCTION letters_hidden(of_subscription BIGINT, asked_by VARCHAR(400)) RETURNS BOOLEAN
+READS SQL DATA
+BEGIN
+    DECLARE hidden BOOLEAN;
+    IF reads_hidden(of_subscription) THEN
+        RETURN TRUE;
+    ELSEIF asked_by IS NULL THEN
+        RETURN FALSE;
+    END IF;
+    SELECT MAX(NOT principal_may(asked_by, r.topic_id, 'consume')) INTO hidden
+    FROM subscription_topics AS r WHERE r.subscription_id = of_subscription;
+    RETURN COALESCE(hidden, LEFT(asked_by, 8) = 'account:');
+END;
+
 -- name: lock_letters_of
 -- Locks the letters of received copies (pieces) as a redrive does, the subscriptions in the order of their ids. So a
 -- move waits for a redrive or a drop that is under way, and then sees what it did. Letters that the login may not know
 -- of are locked only for a move that publishes their copies elsewhere (with_hidden), and so marks them: a way back is
 -- refused for them, and waits for nobody.
-CREATE PROCEDURE lock_letters_of(pieces LONGTEXT, with_hidden BOOLEAN)
+CREATE PROCEDURE lock_letters_of(pieces LONGTEXT, with_hidden BOOLEAN, asked_by VARCHAR(400))
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE letter_ids, locked LONGTEXT;
@@ -14,7 +32,7 @@ BEGIN
         FROM JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (waiting_id BIGINT PATH '$[7]')) AS p
         JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
         JOIN letter_copies AS c FORCE INDEX (PRIMARY) ON c.copy_id = w.event_id
-        WHERE with_hidden OR NOT reads_hidden(c.subscription_id)
+        WHERE with_hidden OR NOT letters_hidden(c.subscription_id, asked_by)
         GROUP BY c.subscription_id
         ORDER BY c.subscription_id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
@@ -90,8 +108,10 @@ END;
 -- name: return_copy
 -- Redrives the letter of a copy, which lock_letters_of has locked. A copy to which its letter does not point any more
 -- is left alone: the letter was redriven, and may have a newer copy. Adds one to gone for a copy whose letter was
--- dropped or went with its topic, or of a subscription that the login may not consume.
-CREATE PROCEDURE return_copy(copy_id BINARY(16), keep_deliveries BOOLEAN, INOUT gone BIGINT)
+-- dropped or went with its topic, or of a subscription that is hidden (see letters_hidden).
+CREATE PROCEDURE return_copy(
+    copy_id BINARY(16), keep_deliveries BOOLEAN, asked_by VARCHAR(400), INOUT gone BIGINT
+)
 BEGIN
     DECLARE owner_id, letter, pointing, changed BIGINT;
     DECLARE is_dropped BOOLEAN DEFAULT TRUE;
@@ -100,7 +120,7 @@ BEGIN
     JOIN subscriptions AS s ON s.id = c.subscription_id
     JOIN topics AS t ON t.id = c.partition_id >> 16
     WHERE c.copy_id = copy_id;
-    IF owner_id IS NOT NULL AND NOT reads_hidden(owner_id) THEN
+    IF owner_id IS NOT NULL AND NOT letters_hidden(owner_id, asked_by) THEN
         SELECT COUNT(x.id) INTO is_dropped
         FROM dropped_letters AS x WHERE x.subscription_id = owner_id AND x.id = letter;
     END IF;

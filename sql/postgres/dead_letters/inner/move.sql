@@ -1,9 +1,23 @@
+-- name: letters_hidden
+-- Whether the letters of a subscription are hidden from the login or from whoever has asked for a move, as principal()
+-- names it (NULL: nobody else has). A move is carried out by a login that sees everything. One that reads nothing any
+-- more is hidden from every account here.
+CREATE OR REPLACE FUNCTION letters_hidden(subscription_id bigint, asked_by text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN reads_hidden(subscription_id) OR (asked_by IS NOT NULL AND COALESCE((
+        SELECT bool_or(NOT principal_may(asked_by, t, 'consume'))
+        FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
+        WHERE r.subscription_id = letters_hidden.subscription_id), starts_with(asked_by, 'account:')));
+END
+$$;
+
 -- name: lock_letters_of
 -- Locks the letters of these copies as a redrive does, the subscriptions in the order of their ids. So a move waits for
 -- a redrive or a drop that is under way, and then sees what it did. Letters that the login may not know of are locked
 -- only for a move that publishes their copies elsewhere (with_hidden), and so marks them: a way back is refused for
 -- them, and waits for nobody.
-CREATE OR REPLACE FUNCTION lock_letters_of(copies uuid[], with_hidden boolean) RETURNS void
+CREATE OR REPLACE FUNCTION lock_letters_of(copies uuid[], with_hidden boolean, asked_by text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     home record;
@@ -11,7 +25,7 @@ BEGIN
     FOR home IN
         SELECT c.subscription_id, array_agg(c.letter_id) AS letters
         FROM letter_copies AS c
-        WHERE c.copy_id = ANY (copies) AND (with_hidden OR NOT reads_hidden(c.subscription_id))
+        WHERE c.copy_id = ANY (copies) AND (with_hidden OR NOT letters_hidden(c.subscription_id, asked_by))
         GROUP BY c.subscription_id
         ORDER BY c.subscription_id
     LOOP
@@ -77,8 +91,8 @@ $$;
 -- name: return_copies
 -- Redrives the letters of these copies, which lock_letters_of has locked, each to its subscription. A copy to which its
 -- letter does not point any more is left alone: the letter was redriven, and may have a newer copy. Raises PS041 for a
--- copy whose letter was dropped or went with its topic, or of a subscription that the login may not consume.
-CREATE OR REPLACE FUNCTION return_copies(copies uuid[], keep_deliveries boolean) RETURNS void
+-- copy whose letter was dropped or went with its topic, or of a subscription that is hidden (see letters_hidden).
+CREATE OR REPLACE FUNCTION return_copies(copies uuid[], keep_deliveries boolean, asked_by text) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     home record;
@@ -88,7 +102,7 @@ BEGIN
     FROM letter_copies AS c
     JOIN subscriptions AS s ON s.id = c.subscription_id
     JOIN topics AS t ON t.id = c.partition_id >> 16
-    WHERE c.copy_id = ANY (copies) AND NOT reads_hidden(s.id) AND NOT EXISTS (
+    WHERE c.copy_id = ANY (copies) AND NOT letters_hidden(s.id, asked_by) AND NOT EXISTS (
         SELECT FROM dropped_letters AS x WHERE x.subscription_id = c.subscription_id AND x.id = c.letter_id);
     IF known < cardinality(copies) THEN
         PERFORM refuse('PS041', format('of %s events, %s are no copies of dead letters that are still there',
