@@ -230,16 +230,21 @@ def test_where_keys_have_an_order_the_next_one_does_not_wait(seconds: float | No
         wait_until(lambda: not script.unfinished, "all are finished")
 
 
-def test_a_handler_that_ends_is_no_reason_to_receive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two notices there is nothing new.  Guards: _look_at, and what sets it back."""
-    script, received = Script(3), []
-    real = queue.receive
+def _received(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has an entry for each call of receive from now on."""
+    received, real = [], queue.receive
 
     def counted(*args: Any, **named: Any) -> Any:
         received.append(1)
         return real(*args, **named)
 
     monkeypatch.setattr(queue, "receive", counted)
+    return received
+
+
+def test_a_handler_that_ends_is_no_reason_to_receive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two notices there is nothing new.  Guards: _look_at, and what sets it back."""
+    script, received = Script(3), _received(monkeypatch)
     with script.handed_over() as connection:
         for _ in range(5):
             script.consumer.round(connection)
@@ -254,18 +259,8 @@ def test_a_handler_that_ends_is_no_reason_to_receive(monkeypatch: pytest.MonkeyP
 
 def test_nobody_asks_again_and_again_while_a_handler_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guard: run_until_idle looks at once only when nothing is under way."""
-    script, real = Script(1, concurrency=2, idle_seconds=1), queue.receive
-    received: list[int] = []
-
-    def receive(*args: Any, **named: Any) -> Any:
-        received.append(1)
-        return real(*args, **named)
-
-    def handle(_: QueueDelivery) -> None:
-        script.open.wait(0.3)
-
-    monkeypatch.setattr(queue, "receive", receive)
-    script.use(handle)
+    script, received = Script(1, concurrency=2, idle_seconds=1), _received(monkeypatch)
+    script.use(lambda _: script.open.wait(0.3) or None)
     assert script.consumer.run_until_idle() == 1
     assert len(received) <= 5
 
