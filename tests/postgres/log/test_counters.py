@@ -63,8 +63,10 @@ def _used(connection: Connection) -> Membership:
         (TOPIC,),
     )
     for row in (
-        "letter_tasks (subscription_id, action, filter, reason, requested_by, begun_below,"
-        " next_below) VALUES (1, 'drop', '', '', 'x', 1, 1)",
+        (
+            "letter_tasks (subscription_id, action, filter, reason, requested_by, begun_below,"
+            " next_below) VALUES (1, 'drop', '', '', 'x', 1, 1)"
+        ),
         "letter_moves (subscription_id, expected, requested_by) VALUES (1, 1, 'x')",
         "relay_groups (name, ack_quorum) VALUES ('x', 1)",
         "payload_looks (by, person, subject) VALUES ('x', 'x', 'x')",
