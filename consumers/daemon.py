@@ -29,7 +29,7 @@ from penstock.upkeep import service
 from penstock.upkeep.processes import ChildProcess, ProcessWork
 from penstock.upkeep.state import Calls, ManyProcesses, OneProcess
 from penstock.upkeep.watch import Watch
-from penstock.upkeep.workers import SequencerWorker, SweepWorker
+from penstock.upkeep.workers import AccountsWorker, SequencerWorker, SweepWorker
 
 if TYPE_CHECKING:
     from consumers.gateway.pages.site import Site
@@ -79,6 +79,7 @@ def build_workers(settings: Settings, calls: Calls, number: int = 1) -> list[Wor
     workers: list[Worker] = []
     if "sequencer" in settings.roles and number == 1:
         workers.append(SequencerWorker(settings.url, settings.sequencer_events))
+        workers.append(AccountsWorker(settings.url))
     if "sweep" in settings.roles and number == 1:
         workers.append(SweepWorker(settings.url, settings.sweep_seconds))
     if "gateway" in settings.roles and number == 1:

@@ -24,7 +24,7 @@ from penstock.upkeep.processes import MORE_DRAIN_SECONDS, ChildProcess, abort_al
 from penstock.upkeep.settings import ServiceSettings, UpkeepSettings
 from penstock.upkeep.state import Calls, OneProcess, State
 from penstock.upkeep.watch import Watch
-from penstock.upkeep.workers import SequencerWorker, SweepWorker
+from penstock.upkeep.workers import AccountsWorker, SequencerWorker, SweepWorker
 
 logger = logging.getLogger("penstock.service")
 
@@ -35,6 +35,7 @@ def run(url: str, settings: UpkeepSettings) -> int:
         migrate.require_usable(connection)
     workers: list[Worker] = [
         SequencerWorker(url, settings.sequencer_events),
+        AccountsWorker(url),
         SweepWorker(url, settings.sweep_seconds),
     ]
     supervisor = Supervisor(workers, stuck_after_seconds=settings.stuck_seconds)

@@ -33,6 +33,8 @@ UPKEEP_EVERY_SECONDS = 60.0
 #: How often the waiting events are measured for back pressure.  A measure counts for five seconds.
 MEASURE_EVERY_SECONDS = 1.0
 PASSES_BETWEEN_MEASURES = 10
+#: Of how many subscriptions one turn counts what waits for accounts.
+MOST_READERS = 100
 #: While it waits to be woken, it looks this often whether it was told to stop.
 STOP_SECONDS = 0.25
 #: A pass is made at least this often, even if no events wait: only a pass notices a restore.
@@ -82,11 +84,6 @@ class SequencerWorker:
                     unless_locked(
                         "measuring what waits",
                         lambda: bool(database.call(connection, "measure_pressure")),
-                        otherwise=False,
-                    )
-                    unless_locked(
-                        "measuring what waits for accounts",
-                        lambda: bool(database.call(connection, "measure_accounts")),
                         otherwise=False,
                     )
                     measure_due = self.turned + MEASURE_EVERY_SECONDS
@@ -166,8 +163,48 @@ class SweepWorker:
         return {"swept_consumers": self.expired}
 
 
+@dataclass(slots=True)
+class AccountsWorker:
+    """Counts what waits for accounts that have a quota for that.
+
+    It has a connection of its own: however much there is to count, no pass of the sequencer waits.
+    """
+
+    url: str = field(repr=False)
+    name: str = "accounts"
+    turned: float = field(default_factory=time.monotonic)
+    runs: int = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Count round after round until told to stop.  It rests as long as it has counted."""
+        with _connected(self) as connection:
+            while not stop.is_set():
+                self.turned = time.monotonic()
+                more = unless_locked(
+                    "measuring what waits for accounts", lambda: _count(connection), otherwise=False
+                )
+                took = time.monotonic() - self.turned
+                stop.wait(took if more else MEASURE_EVERY_SECONDS)
+
+    def last_turn(self) -> float:
+        """When the loop last finished a round."""
+        return self.turned
+
+    def counters(self) -> dict[str, float]:
+        """It has none: what it found is shown with the quota."""
+        return {}
+
+
+def _count(connection: database.Connection) -> bool:
+    """One turn.  Returns whether the round goes on."""
+    ((_, more),) = database.call(connection, "measure_accounts", max_readers=MOST_READERS)
+    return bool(more)
+
+
 @contextmanager
-def _connected(worker: SequencerWorker | SweepWorker) -> Iterator[database.Connection]:
+def _connected(
+    worker: SequencerWorker | SweepWorker | AccountsWorker,
+) -> Iterator[database.Connection]:
     """A connection for one run.  A run after a failure logs that the connection works again."""
     name = f"penstock {worker.name}"
     with database.connect(worker.url, application_name=name) as connection:

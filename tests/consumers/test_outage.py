@@ -122,7 +122,7 @@ def committed(victim: Victim) -> list[int]:
 
 
 def run(daemons: StartDaemon, url: str, rate: float) -> Daemon:
-    """A daemon of five workers."""
+    """A daemon of six workers."""
     handlers = [f"--consumer={name}=tests.consumers.handlers:record" for name in SUBSCRIPTIONS]
     roles = ("--roles", "sequencer,sweep,consumers", "--reconnects-per-second", str(rate))
     return daemons(url, *roles, *handlers, soon=True).wait_started()

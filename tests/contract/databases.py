@@ -44,6 +44,8 @@ _SEEDED = {
     " settled_block = LAST_INSERT_ID(), delayed_due = '2000-01-01', delayed_id = 0",
     "forgotten_sends": "UPDATE forgotten_sends SET up_to = '2000-01-01',"
     " begun_at = UTC_TIMESTAMP(6)",
+    "accounts_counted": "UPDATE accounts_counted SET account_id = '', topic_id = 0,"
+    " subscription_id = 0, events = 0",
     "pressure_measured": "UPDATE pressure_measured SET measured_at = '2000-01-01'",
 }
 #: More rows are faster gone by TRUNCATE, which takes a while even for none.

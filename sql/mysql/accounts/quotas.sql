@@ -47,48 +47,68 @@ BEGIN
 END;
 
 -- name: measure_accounts
--- Measures how many events wait in the namespaces of accounts that have a quota for that, records those at their limit,
--- and forgets what was published more than a minute ago. Returns how many are at their limit. The sequencer's worker
--- calls it once a second; where no account has a quota it does nothing.
-CREATE PROCEDURE measure_accounts()
+-- Counts how many events wait in the namespaces of accounts that have a quota for that, notes those at their limit, and
+-- forgets what was published more than a minute ago. One call looks at max_readers subscriptions at most, each with one
+-- topic; more says whether the round goes on, and the next call, of whatever session, does. Returns how many accounts
+-- are at their limit. Where no account has a quota it does nothing.
+CREATE PROCEDURE measure_accounts(max_readers INT)
 measure: BEGIN
     DECLARE given, is_mine, pressed INT DEFAULT 0;
-    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
-    DECLARE asked VARCHAR(32);
-    DECLARE allowed, waiting BIGINT;
+    DECLARE asked, last_account VARCHAR(32);
+    DECLARE allowed, after_topic, after_reader, found BIGINT;
+    DECLARE readers_left INT DEFAULT GREATEST(LEAST(max_readers, 10000), 1);
+    DECLARE all_counted BOOLEAN DEFAULT TRUE;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE limited CURSOR FOR
-        SELECT q.account_id, q.max_waiting FROM account_quotas AS q WHERE q.max_waiting IS NOT NULL;
+        SELECT q.account_id, q.max_waiting
+        FROM account_quotas AS q
+        WHERE q.max_waiting IS NOT NULL AND q.account_id >= last_account
+        ORDER BY q.account_id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     {{on error: CALL undo_call()}}
     CALL begin_call('measure_accounts()');
     SELECT COUNT(q.account_id) INTO given FROM account_quotas AS q;
     IF given > 0 THEN
-        -- A session that cannot lock the row leaves the work to the one that is measuring.
-        SELECT m.singleton INTO is_mine FROM pressure_measured AS m FOR UPDATE SKIP LOCKED;
+        -- A session that cannot lock the row leaves the work to the one that is counting.
+        SELECT c.singleton, c.account_id, c.topic_id, c.subscription_id, c.events
+        INTO is_mine, last_account, after_topic, after_reader, found
+        FROM accounts_counted AS c FOR UPDATE SKIP LOCKED;
     END IF;
     IF NOT is_mine THEN
-        SELECT 0 AS pressed;
+        SELECT 0 AS pressed, FALSE AS more;
         CALL end_call();
         LEAVE measure;
     END IF;
     DELETE p FROM account_published AS p WHERE p.second < UNIX_TIMESTAMP() - 60;
-    SET done = FALSE;
     OPEN limited;
     each_account: LOOP
+        SET done = FALSE;
         FETCH limited INTO asked, allowed;
         IF done THEN
             LEAVE each_account;
+        ELSEIF asked <> last_account THEN
+            SET last_account = asked, after_topic = 0, after_reader = 0, found = 0;
         END IF;
-        CALL events_waiting_for(asked, waiting);
-        IF waiting >= allowed THEN
-            REPLACE INTO account_waiting (account_id, events, measured_at) VALUES (asked, waiting, present);
-            SET pressed = pressed + 1;
+        CALL count_for_account(asked, allowed, after_topic, after_reader, found, readers_left, all_counted);
+        IF NOT all_counted THEN
+            LEAVE each_account;
         END IF;
-        SET done = FALSE;
+        CALL note_waiting(asked, found, allowed);
+        -- An account without a subscription is looked at too.
+        SET readers_left = readers_left - 1;
     END LOOP;
     CLOSE limited;
-    DELETE w FROM account_waiting AS w WHERE w.measured_at <> present;
-    SELECT pressed AS pressed;
+    IF all_counted THEN
+        SET last_account = '', after_topic = 0, after_reader = 0, found = 0;
+    END IF;
+    UPDATE accounts_counted AS c
+    SET c.account_id = last_account, c.topic_id = after_topic, c.subscription_id = after_reader, c.events = found
+    WHERE c.singleton;
+    DELETE w
+    FROM account_waiting AS w
+    LEFT JOIN account_quotas AS q ON q.account_id = w.account_id AND q.max_waiting IS NOT NULL
+    WHERE q.account_id IS NULL;
+    SELECT COUNT(w.account_id) INTO pressed FROM account_waiting AS w;
+    SELECT pressed AS pressed, NOT all_counted AS more;
     CALL end_call();
 END;

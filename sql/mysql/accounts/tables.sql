@@ -92,3 +92,19 @@ CREATE TABLE IF NOT EXISTS account_waiting (
     events BIGINT NOT NULL,
     measured_at DATETIME(6) NOT NULL
 ) ENGINE = InnoDB;
+
+-- name: accounts_counted
+-- How far the counting of what waits for accounts has come in its round: the account, the topic and the subscription
+-- that were counted last, and how many events of the account were found so far.
+CREATE TABLE IF NOT EXISTS accounts_counted (
+    singleton BOOLEAN NOT NULL PRIMARY KEY,
+    account_id VARCHAR(32) NOT NULL,
+    topic_id BIGINT NOT NULL,
+    subscription_id BIGINT NOT NULL,
+    events BIGINT NOT NULL
+) ENGINE = InnoDB;
+
+-- name: first_rows_of_accounts_counted
+-- A round begins.
+INSERT IGNORE INTO accounts_counted (singleton, account_id, topic_id, subscription_id, events)
+VALUES (TRUE, '', 0, 0, 0);

@@ -48,8 +48,8 @@ CALL penstock.set_account_quota(
 CALL penstock.account_quota(%(account)s)
 
 -- name: measure_accounts
--- Measures what waits for accounts with a quota. Returns how many are at their limit.
-CALL penstock.measure_accounts()
+-- Goes on counting what waits for accounts with a quota. Returns how many are at the limit, and whether it goes on.
+CALL penstock.measure_accounts(%(max_readers)s)
 
 -- name: audit_of
 -- What was done to accounts, the newest first.

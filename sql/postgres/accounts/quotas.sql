@@ -53,35 +53,56 @@ END
 $$;
 
 -- name: measure_accounts
--- Measures how many events wait in the namespaces of accounts that have a quota for that, records those at their limit,
--- and forgets what was published more than a minute ago. Returns how many are at their limit. The sequencer's worker
--- calls it once a second; where no account has a quota it does nothing.
-CREATE OR REPLACE FUNCTION measure_accounts() RETURNS integer
+-- Counts how many events wait in the namespaces of accounts that have a quota for that, notes those at their limit, and
+-- forgets what was published more than a minute ago. One call looks at max_readers subscriptions at most, each with one
+-- topic; more says whether the round goes on, and the next call, of whatever session, does. Returns how many accounts
+-- are at their limit. Where no account has a quota it does nothing.
+CREATE OR REPLACE FUNCTION measure_accounts(max_readers integer, OUT pressed integer, OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-    pressed integer;
+    place accounts_counted%ROWTYPE;
+    quota record;
+    readers_left integer := GREATEST(LEAST(max_readers, 10000), 1);
+    counted record;
 BEGIN
+    pressed := 0;
+    more := false;
     IF NOT EXISTS (SELECT FROM account_quotas) THEN
-        RETURN 0;
+        RETURN;
     END IF;
-    PERFORM FROM pressure_measured FOR UPDATE SKIP LOCKED;
+    SELECT c.* INTO place FROM accounts_counted AS c FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
-        RETURN 0;  -- somebody measures
+        RETURN;  -- somebody counts
     END IF;
     DELETE FROM account_published AS p
     WHERE p.second < extract(epoch FROM clock_timestamp())::bigint - 60;
-    WITH present AS MATERIALIZED (
-        SELECT q.account_id, n.events
-        FROM account_quotas AS q CROSS JOIN LATERAL (SELECT events_waiting_for(q.account_id) AS events) AS n
-        WHERE q.max_waiting IS NOT NULL AND n.events >= q.max_waiting
-    ), relieved AS (
-        DELETE FROM account_waiting AS w WHERE NOT EXISTS (SELECT FROM present AS n WHERE n.account_id = w.account_id)
-    ), kept AS (
-        INSERT INTO account_waiting (account_id, events, measured_at)
-        SELECT n.account_id, n.events, clock_timestamp() FROM present AS n
-        ON CONFLICT (account_id) DO UPDATE SET events = EXCLUDED.events, measured_at = EXCLUDED.measured_at
-    )
-    SELECT count(*) INTO pressed FROM present;
-    RETURN pressed;
+    FOR quota IN
+        SELECT q.account_id, q.max_waiting
+        FROM account_quotas AS q
+        WHERE q.max_waiting IS NOT NULL AND q.account_id >= place.account_id
+        ORDER BY q.account_id
+    LOOP
+        IF quota.account_id <> place.account_id THEN
+            place := (true, quota.account_id, 0, 0, 0);
+        END IF;
+        SELECT c.* INTO counted FROM count_for_account(place, quota.max_waiting, readers_left) AS c;
+        place := counted.place;
+        readers_left := counted.readers_left;
+        more := NOT counted.all_counted;
+        EXIT WHEN more;
+        PERFORM note_waiting(quota.account_id, place.events, quota.max_waiting);
+        -- An account without a subscription is looked at too.
+        readers_left := readers_left - 1;
+    END LOOP;
+    IF NOT more THEN
+        place := (true, '', 0, 0, 0);
+    END IF;
+    UPDATE accounts_counted AS c
+    SET account_id = place.account_id, topic_id = place.topic_id, subscription_id = place.subscription_id,
+        events = place.events;
+    DELETE FROM account_waiting AS w
+    WHERE NOT EXISTS (
+        SELECT FROM account_quotas AS q WHERE q.account_id = w.account_id AND q.max_waiting IS NOT NULL);
+    SELECT count(*) INTO pressed FROM account_waiting AS w;
 END
 $$;

@@ -93,3 +93,18 @@ CREATE TABLE account_waiting (
     events bigint NOT NULL,
     measured_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
+
+-- name: accounts_counted
+-- How far the counting of what waits for accounts has come in its round: the account, the topic and the subscription
+-- that were counted last, and how many events of the account were found so far.
+CREATE TABLE accounts_counted (
+    singleton boolean PRIMARY KEY CHECK (singleton),
+    account_id text COLLATE "C" NOT NULL,
+    topic_id bigint NOT NULL,
+    subscription_id bigint NOT NULL,
+    events bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- name: first_rows_of_accounts_counted
+-- A round begins.
+INSERT INTO accounts_counted (singleton, account_id, topic_id, subscription_id, events) VALUES (true, '', 0, 0, 0);

@@ -47,8 +47,8 @@ SELECT max_events, max_bytes, max_waiting, max_requests, set_at, set_by, events,
 FROM penstock.account_quota(%(account)s)
 
 -- name: measure_accounts
--- Measures what waits for accounts with a quota. Returns how many are at their limit.
-SELECT penstock.measure_accounts()
+-- Goes on counting what waits for accounts with a quota. Returns how many are at the limit, and whether it goes on.
+SELECT pressed, more FROM penstock.measure_accounts(%(max_readers)s::integer)
 
 -- name: audit_of
 -- What was done to accounts, the newest first.

@@ -197,7 +197,7 @@ def test_sessions_of_an_account_do_not_wait_for_each_other(
 
 def _waits(tenants: Tenants) -> int:
     log.sequence(tenants.owner)
-    return int(database.call(tenants.owner, "measure_accounts")[0][0])
+    return int(database.call(tenants.owner, "measure_accounts", max_readers=100)[0][0])
 
 
 def test_what_waits_ends_publishing(

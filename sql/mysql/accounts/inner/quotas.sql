@@ -16,46 +16,115 @@ BEGIN
     WHERE p.account_id = account AND p.second > FLOOR(UNIX_TIMESTAMP(SYSDATE(6))) - 10;
 END;
 
--- name: events_waiting_for
--- How many events wait in an account's namespace and below it: of each subscription that reads a topic there, those
--- that it has not finished.
-CREATE PROCEDURE events_waiting_for(account VARCHAR(32), OUT waiting BIGINT)
+-- name: kept_by_queue
+-- How many events of a partition a queue keeps row by row: those behind an event of their key, and those that wait for
+-- a retry. It counts no further than most in each place.
+CREATE FUNCTION kept_by_queue(owner_id BIGINT, part_id BIGINT, most BIGINT) RETURNS BIGINT
 READS SQL DATA
 BEGIN
-    DECLARE root LONGTEXT;
-    DECLARE reader BIGINT;
+    DECLARE behind, waits BIGINT DEFAULT 0;
+    SELECT COUNT(*) INTO behind
+    FROM (
+        SELECT k.sequence
+        FROM queue_keys AS k FORCE INDEX (queue_keys_state)
+        WHERE k.subscription_id = owner_id AND k.state IN ('behind', 'unsure') AND k.partition_id = part_id
+        LIMIT most
+    ) AS found;
+    SELECT COUNT(*) INTO waits
+    FROM (
+        SELECT w.id
+        FROM queue_waiting AS w FORCE INDEX (queue_waiting_place)
+        WHERE w.subscription_id = owner_id AND w.partition_id = part_id AND w.due_at IS NOT NULL
+        LIMIT most
+    ) AS found;
+    RETURN behind + waits;
+END;
+
+-- name: waiting_for
+-- How many events of a topic a subscription has not finished. Of what a queue keeps row by row it looks at no more than
+-- so many rows in each place.
+CREATE FUNCTION waiting_for(owner_id BIGINT, source_id BIGINT, reads_as VARCHAR(20), most BIGINT) RETURNS BIGINT
+READS SQL DATA
+BEGIN
+    DECLARE undealt, dealt BIGINT DEFAULT 0;
+    DECLARE first_id BIGINT DEFAULT source_id << 16;
+    DECLARE last_id BIGINT DEFAULT first_id + 65535;
+    IF reads_as <> 'queue' THEN
+        SELECT COALESCE(SUM(high_watermark(l.partition_id) - current_position(owner_id, l.partition_id)), 0)
+        INTO undealt
+        FROM leases AS l
+        WHERE l.subscription_id = owner_id AND l.partition_id BETWEEN first_id AND last_id;
+        RETURN undealt;
+    END IF;
+    SELECT COALESCE(SUM(high_watermark(l.partition_id) - current_undealt(owner_id, l.partition_id) + 1
+                        + kept_by_queue(owner_id, l.partition_id, most)), 0)
+    INTO undealt
+    FROM leases AS l
+    WHERE l.subscription_id = owner_id AND l.partition_id BETWEEN first_id AND last_id;
+    SELECT COALESCE(SUM(found.events), 0) INTO dealt
+    FROM (
+        SELECT r.last_sequence - r.first_sequence + 1 AS events
+        FROM queue_turns AS t
+        JOIN queue_ranges AS r FORCE INDEX (PRIMARY) ON r.subscription_id = t.subscription_id AND r.id >= t.floor_id
+        WHERE t.subscription_id = owner_id AND r.partition_id BETWEEN first_id AND last_id
+        LIMIT most
+    ) AS found;
+    RETURN undealt + dealt;
+END;
+
+-- name: count_for_account
+-- Goes on counting how many events of an account's topics wait, from a place on: topic after topic, subscription after
+-- subscription, at most so many of these pairs. It counts no further than most. Afterwards all_counted says whether the
+-- account is done.
+CREATE PROCEDURE count_for_account(
+    account VARCHAR(32), most BIGINT, INOUT after_topic BIGINT, INOUT after_reader BIGINT, INOUT found BIGINT,
+    INOUT readers_left INT, OUT all_counted BOOLEAN)
+READS SQL DATA
+BEGIN
+    DECLARE source, reader BIGINT;
     DECLARE reads_as VARCHAR(20);
-    DECLARE ready, in_flight, waits, dead, behind BIGINT;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE readers CURSOR FOR
-        SELECT DISTINCT s.id, s.mode
-        FROM topics AS t
+        WITH RECURSIVE below AS (
+            SELECT a.namespace_id AS id FROM accounts AS a WHERE a.id = account
+            UNION
+            SELECT c.id FROM below AS b JOIN namespaces AS c ON c.parent_id = b.id
+        )
+        SELECT r.topic_id, r.subscription_id, s.mode
+        FROM below AS b
+        JOIN topics AS t ON t.namespace_id = b.id
         JOIN subscription_topics AS r ON r.topic_id = t.id
         JOIN subscriptions AS s ON s.id = r.subscription_id
-        WHERE LEFT(t.address, CHAR_LENGTH(root)) = root;
+        WHERE r.topic_id > after_topic OR (r.topic_id = after_topic AND r.subscription_id > after_reader)
+        ORDER BY r.topic_id, r.subscription_id
+        LIMIT 10001;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    SELECT CONCAT(MAX(n.path), '/') INTO root
-    FROM accounts AS a JOIN namespaces AS n ON n.id = a.namespace_id
-    WHERE a.id = account;
-    SET waiting = 0;
+    SET all_counted = TRUE;
     OPEN readers;
     each_reader: LOOP
-        FETCH readers INTO reader, reads_as;
-        IF done THEN
+        SET done = FALSE;
+        FETCH readers INTO source, reader, reads_as;
+        IF done OR found >= most THEN
+            LEAVE each_reader;
+        ELSEIF readers_left <= 0 THEN
+            SET all_counted = FALSE;
             LEAVE each_reader;
         END IF;
-        IF reads_as = 'queue' THEN
-            CALL queue_counts(reader, ready, in_flight, waits, dead);
-            SET waiting = waiting + ready + in_flight + waits;
-        ELSE
-            SELECT COALESCE(SUM(high_watermark(l.partition_id) - current_position(reader, l.partition_id)), 0)
-            INTO behind
-            FROM leases AS l WHERE l.subscription_id = reader;
-            SET waiting = waiting + behind;
-        END IF;
-        SET done = FALSE;
+        SET found = found + waiting_for(reader, source, reads_as, most);
+        SET after_topic = source, after_reader = reader, readers_left = readers_left - 1;
     END LOOP;
     CLOSE readers;
+END;
+
+-- name: note_waiting
+-- Notes that an account is at its limit, or that it is not any more.
+CREATE PROCEDURE note_waiting(account VARCHAR(32), events BIGINT, most BIGINT)
+BEGIN
+    IF events >= most THEN
+        REPLACE INTO account_waiting (account_id, events, measured_at) VALUES (account, events, UTC_TIMESTAMP(6));
+    ELSE
+        DELETE w FROM account_waiting AS w WHERE w.account_id = account;
+    END IF;
 END;
 
 -- name: charge_account

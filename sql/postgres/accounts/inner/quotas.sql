@@ -18,27 +18,106 @@ BEGIN
 END
 $$;
 
--- name: events_waiting_for
--- How many events wait in an account's namespace and below it: of each subscription that reads a topic there, those
--- that it has not finished.
-CREATE OR REPLACE FUNCTION events_waiting_for(account text) RETURNS bigint
-LANGUAGE plpgsql STABLE AS $$
+-- name: waiting_for
+-- How many events of a topic a subscription has not finished. Of what a queue keeps row by row it looks at no more than
+-- so many rows in each place.
+CREATE OR REPLACE FUNCTION waiting_for(owner_id bigint, source_id bigint, reads_as text, most bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+DECLARE
+    first_id bigint := source_id << 16;
+    last_id bigint := first_id + 65535;
 BEGIN
+    IF reads_as <> 'queue' THEN
+        RETURN (
+            SELECT COALESCE(sum(high_watermark(l.partition_id) - current_position(owner_id, l.partition_id)), 0)
+            FROM leases AS l
+            WHERE l.subscription_id = owner_id AND l.partition_id BETWEEN first_id AND last_id);
+    END IF;
     RETURN (
-        SELECT COALESCE(sum(CASE WHEN s.mode = 'queue' THEN (
-                   SELECT c.ready + c.in_flight + c.delayed FROM queue_counts(s.id) AS c
-               ) ELSE (
-                   SELECT sum(high_watermark(l.partition_id) - current_position(s.id, l.partition_id))
-                   FROM leases AS l WHERE l.subscription_id = s.id
-               ) END), 0)
-        FROM subscriptions AS s
-        WHERE s.id IN (
-            SELECT r.subscription_id
-            FROM accounts AS a
-            CROSS JOIN LATERAL unnest(namespaces_below(a.namespace_id)) AS b (id)
-            JOIN topics AS t ON t.namespace_id = b.id
-            JOIN subscription_topics AS r ON r.topic_id = t.id
-            WHERE a.id = account));
+        SELECT COALESCE(sum(
+            high_watermark(l.partition_id) - GREATEST(stands.reached, p.low_sequence - 1) + behind.events
+            + waiting.events), 0)
+        FROM leases AS l
+        JOIN partitions AS p ON p.id = l.partition_id
+        CROSS JOIN LATERAL (
+            SELECT COALESCE(o.reached, o.position) AS reached
+            FROM positions AS o
+            WHERE o.subscription_id = owner_id AND o.partition_id = l.partition_id
+            ORDER BY o.id DESC
+            LIMIT 1
+        ) AS stands
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS events FROM (
+                SELECT FROM queue_keys AS k
+                WHERE k.subscription_id = owner_id AND k.partition_id = l.partition_id AND k.state <> 'first'
+                LIMIT most) AS found
+        ) AS behind
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS events FROM (
+                SELECT FROM queue_waiting AS w
+                WHERE w.subscription_id = owner_id AND w.partition_id = l.partition_id AND w.due_at IS NOT NULL
+                LIMIT most) AS found
+        ) AS waiting
+        WHERE l.subscription_id = owner_id AND l.partition_id BETWEEN first_id AND last_id
+    ) + (
+        SELECT COALESCE(sum(found.events), 0)
+        FROM (
+            SELECT r.last_sequence - r.first_sequence + 1 - COALESCE(bit_count(r.finished), 0) AS events
+            FROM queue_ranges AS r
+            WHERE r.subscription_id = owner_id AND r.id >= (newest_turn(owner_id)).floor_id
+              AND r.partition_id BETWEEN first_id AND last_id
+            LIMIT most
+        ) AS found);
+END
+$$;
+
+-- name: count_for_account
+-- Goes on counting how many events of an account's topics wait, from a place on: topic after topic, subscription after
+-- subscription, at most so many of these pairs. It counts no further than most. Afterwards all_counted says whether the
+-- account is done.
+CREATE OR REPLACE FUNCTION count_for_account(
+    INOUT place accounts_counted, most bigint, INOUT readers_left integer, OUT all_counted boolean
+)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    reader record;
+BEGIN
+    FOR reader IN
+        SELECT r.subscription_id, r.topic_id, s.mode
+        FROM accounts AS a
+        CROSS JOIN LATERAL unnest(namespaces_below(a.namespace_id)) AS b (id)
+        JOIN topics AS t ON t.namespace_id = b.id
+        JOIN subscription_topics AS r ON r.topic_id = t.id
+        JOIN subscriptions AS s ON s.id = r.subscription_id
+        WHERE a.id = place.account_id AND (r.topic_id, r.subscription_id) > (place.topic_id, place.subscription_id)
+        ORDER BY r.topic_id, r.subscription_id
+    LOOP
+        EXIT WHEN place.events >= most;
+        IF readers_left <= 0 THEN
+            all_counted := false;
+            RETURN;
+        END IF;
+        place.events := place.events + waiting_for(reader.subscription_id, reader.topic_id, reader.mode, most);
+        place.topic_id := reader.topic_id;
+        place.subscription_id := reader.subscription_id;
+        readers_left := readers_left - 1;
+    END LOOP;
+    all_counted := true;
+END
+$$;
+
+-- name: note_waiting
+-- Notes that an account is at its limit, or that it is not any more.
+CREATE OR REPLACE FUNCTION note_waiting(account text, events bigint, most bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF note_waiting.events >= most THEN
+        INSERT INTO account_waiting (account_id, events, measured_at)
+        VALUES (account, note_waiting.events, clock_timestamp())
+        ON CONFLICT (account_id) DO UPDATE SET events = EXCLUDED.events, measured_at = EXCLUDED.measured_at;
+    ELSE
+        DELETE FROM account_waiting AS w WHERE w.account_id = account;
+    END IF;
 END
 $$;
 
