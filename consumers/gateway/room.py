@@ -86,13 +86,14 @@ class AnswerRoom:
     def _grant(self) -> None:
         """In the order in which they came; an account that has its half waits for itself only."""
         for one in list(self._waiting):
+            if self._by_account[one.account] + one.size > self._most // 2:
+                continue  # first: it would keep the others waiting for what it cannot get
             if self.used + one.size > self._most:
                 return
-            if self._by_account[one.account] + one.size <= self._most // 2:
-                self._waiting.remove(one)
-                self.change(one.account, one.size)
-                if not one.granted.done():
-                    one.granted.set_result(None)
+            self._waiting.remove(one)
+            self.change(one.account, one.size)
+            if not one.granted.done():
+                one.granted.set_result(None)
 
 
 class AnswerShare:

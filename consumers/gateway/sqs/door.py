@@ -83,7 +83,7 @@ class SqsDoor:
         self._services = services
         self._bodies = bodies
         self._known = KnownQueues()
-        self._numbers = SequenceNumbers()
+        self._numbers = SequenceNumbers(services.room)
         self._proxies = services.settings.proxies()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
