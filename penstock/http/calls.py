@@ -34,7 +34,10 @@ class NewMessage:
 
 
 def publish(topic: str, message: NewMessage, *, resend: bool) -> HttpVerb[Published]:
-    """One event.  With ``resend`` it has a dedup key, so it can be sent again."""
+    """One event.  With ``resend`` it has a dedup key, so it can be sent again.
+
+    One with headers goes as a batch, whose answer does not tell duplicates.
+    """
     own_key = None if message.dedup_key or not resend else _new_key()
     dedup_key = message.dedup_key or own_key
     if message.headers:

@@ -82,6 +82,9 @@ class GatewayClient:
         It carries a dedup key, so that it is sent again when its answer was lost, and is there
         once.  Without ``resend`` it has none: it is faster, because the gateway commits it together
         with others, and after a lost answer it may be there or not (GatewayUnavailable).
+
+        With ``headers`` it goes as a batch, which does not tell duplicates: then ``duplicate`` is
+        False also for an event that was there by its ``dedup_key``; its id is the first one's.
         """
         return self.call(calls.publish(topic, NewMessage(payload, **options), resend=resend))
 

@@ -147,7 +147,12 @@ class Site:
                     raise Problem(401, "show the key of the page: Authorization: Bearer KEY", told)
         except Problem as problem:
             return rest.refused(problem)
-        return rest.answer(self._house, request)
+        answer = rest.answer(self._house, request)
+        if request.method != "GET" and answer.status < 300:  # noqa: PLR2004 - it was done
+            # Nothing of the body or the query, as for a form; keys have their secrets in answers.
+            told = {"method": request.method, "path": request.path, "address": request.address}
+            logger.info("a program has acted", extra=told)
+        return answer
 
     def _visited(self, request: PageRequest, session: Session | None) -> PageAnswer:
         if session is None:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 HTML = "text/html; charset=utf-8"
 #: Of a value in an address or a form, so much is read.
 LONGEST_VALUE = 1_000
+_LONGEST_NUMBER = 20
 
 
 class Problem(Exception):
@@ -72,7 +73,8 @@ class Visit:
         found = self.text(name)
         if not found:
             return None
-        if not (found.isascii() and found.isdigit()) or not lowest <= int(found[:20]) <= highest:
+        is_number = found.isascii() and found.isdigit() and len(found) <= _LONGEST_NUMBER
+        if not is_number or not lowest <= int(found) <= highest:
             raise Problem(400, f"{name} has to be a whole number from {lowest:,} to {highest:,}")
         return int(found)
 

@@ -86,11 +86,16 @@ class Program:
         return send(self._port, method, f"/api/v1/{path}", data, self._told)
 
 
-def test_programs_make_accounts_keys_and_rights(gateway: Gateway, page: Visitor, name: str) -> None:
+def test_programs_make_accounts_keys_and_rights(
+    gateway: Gateway, page: Visitor, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each act is a line of the log, without a secret; what was refused or only read is none."""
+    caplog.set_level("INFO", logger="penstock.page")
     call = Program(page.port)
     made = call("POST", "accounts", {"account": name})
     assert (made.status, made.json()["account"]) == (201, name)
-    assert call("POST", "accounts", {"account": name}).status == 409
+    twice = call("POST", "accounts", {"account": name})
+    assert (twice.status, b"there is already an account" in twice.body) == (409, True)
     assert name in {each["account"] for each in call("GET", "accounts").json()["accounts"]}
     key = call("POST", f"accounts/{name}/keys", {"levels": "rpgc", "ends_at": "2999-01-31"}).json()
     client = Client(gateway.port, name, accounts.NewKey(name, "", key["key_id"], key["secret"]))
@@ -110,6 +115,13 @@ def test_programs_make_accounts_keys_and_rights(gateway: Gateway, page: Visitor,
     done = [each["action"] for each in call("GET", f"audit?account={name}").json()["audit"]]
     assert done == ["revoke key", "revoke", "grant", "create key", "create account"]
     assert call("DELETE", f"accounts/{name}").json()["keys"] == 0
+    acts = [each.__dict__ for each in caplog.records if each.msg == "a program has acted"]
+    assert [(each["method"], each["path"].count("/")) for each in acts] == [
+        *[("POST", 3), ("POST", 5), ("POST", 5), ("DELETE", 5)],
+        *[("DELETE", 6), ("DELETE", 6), ("DELETE", 4)],
+    ]
+    assert {each["address"] for each in acts} == {"127.0.0.1"}
+    assert key["secret"] not in str(acts)
     assert name not in names(gateway)
 
 

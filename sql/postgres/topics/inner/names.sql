@@ -90,6 +90,7 @@ $$;
 CREATE OR REPLACE FUNCTION refuse_taken(what text, path text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM refuse('PS007', format('there is already a %s "%s"', what, left(path, 200)), 'Choose another name.');
+    PERFORM refuse('PS007', format('there is already %s %s "%s"', CASE WHEN what = 'account' THEN 'an' ELSE 'a' END,
+                                   what, left(path, 200)), 'Choose another name.');
 END
 $$;
