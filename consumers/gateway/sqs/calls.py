@@ -180,6 +180,12 @@ def facts_of(connection: Any, address: str) -> QueueFacts:
     )
 
 
+def locked_facts_of(connection: Any, address: str) -> QueueFacts:
+    """The same, for whoever changes them: others who do so wait for this transaction."""
+    queue.configure(connection, address)  # it locks the queue, also where it sets nothing
+    return facts_of(connection, address)
+
+
 def no_such_queue() -> SqsError:
     """The same for one that is missing and one of somebody else."""
     return SqsError("QueueDoesNotExist", "The specified queue does not exist.")

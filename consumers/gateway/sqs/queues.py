@@ -17,7 +17,13 @@ from consumers.gateway.sqs.attributes import (
     require_fitting,
     wanted,
 )
-from consumers.gateway.sqs.calls import QueueFacts, SqsCall, facts_of, no_such_queue
+from consumers.gateway.sqs.calls import (
+    QueueFacts,
+    SqsCall,
+    facts_of,
+    locked_facts_of,
+    no_such_queue,
+)
 from consumers.gateway.sqs.errors import SqsError, missing
 from penstock.errors import SubscriptionNotFound
 from penstock.subscriptions import forwarding, labels, list_subscriptions, queue, stream
@@ -149,7 +155,7 @@ async def set_attributes(call: SqsCall) -> dict[str, Any]:
     address = call.address()
 
     def work(connection: Any) -> None:
-        there = facts_of(connection, address)
+        there = locked_facts_of(connection, address)
         made = replace(there, attributes={**there.attributes, **given})
         if made.is_fifo:
             require_fitting(made.attributes)
@@ -165,7 +171,7 @@ async def purge(call: SqsCall) -> dict[str, Any]:
     address, now = call.address(), time.time()
 
     def work(connection: Any) -> None:
-        there = facts_of(connection, address)
+        there = locked_facts_of(connection, address)
         if 0 <= now - there.purged_at < _PURGE_SECONDS:
             raise SqsError(
                 "PurgeQueueInProgress",
@@ -225,7 +231,7 @@ async def _retagged(
     address = call.address()
 
     def work(connection: Any) -> None:
-        there = facts_of(connection, address)
+        there = locked_facts_of(connection, address)
         kept = {name: value for name, value in there.tags.items() if name not in gone}
         made = replace(there, tags=_tags(kept | dict(more)))
         labels.label(connection, address, made.labels())
@@ -246,6 +252,8 @@ def _keep(
         target = f"{call.account}/{found.target}" if found else None
         queue.configure(connection, address, max_deliveries=most)
         if target is not None:
+            if found and call.http.caller.queue not in {None, found.target}:
+                raise no_target(given["RedrivePolicy"])  # the key may not send there
             try:
                 queue.describe(connection, target)
             except SubscriptionNotFound:
