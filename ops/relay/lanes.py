@@ -7,7 +7,7 @@ a time is under way on a lane, so a partition is never in two threads.
 A call of a sink may never end by itself. When its lease is lost, or when the relay was told to stop
 and has waited, the channel is told to end it (`abort`). A call that goes on all the same is left
 behind in its thread and counted. Another thread takes its place, so its partition can be served
-again.
+again. When it ends after all, it gives that place back.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STOP_SECONDS = 10.0
 #: And then for the calls that it has told to end.
 ABORT_SECONDS = 5.0
 
-#: So many threads of calls that do not end are replaced.
+#: So many threads of calls that do not end are replaced at a time.
 MOST_LEFT = 32
 
 #: How often it is looked whether the lease of a call is still held.
@@ -74,6 +74,8 @@ class Lane:
     aborted_at: float = 0.0
     #: The call did not end all the same, and nobody looks at it any more.
     is_left: bool = False
+    #: What was under way has returned: there is nothing to leave behind.
+    is_over: bool = False
 
 
 class Preflights:
@@ -125,8 +127,9 @@ class RelayLanes:
         self._busy: dict[int, Lane] = {}
         self._finished: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         self._over = threading.Event()
-        #: How many calls did not end when they were told to, and are left behind.
-        self.left = 0
+        self._lock = threading.Lock()
+        #: How many calls are left behind and go on, and how many ever were.
+        self.left = self.left_behind = 0
 
     @property
     def busy(self) -> int:
@@ -213,6 +216,7 @@ class RelayLanes:
             now = time.monotonic()
             if now >= left_at:
                 self._leave(list(self._busy.values()))
+                yield from self.finished()
                 return
             if now >= aborted_at:
                 self._abort(list(self._busy.values()))
@@ -236,7 +240,7 @@ class RelayLanes:
     def _begin(self, lane: Lane, work: Callable[[], None], then: Then) -> None:
         assert not lane.is_busy
         spoiled, lane.is_aborted = lane.is_aborted, False
-        lane.error, lane.then = None, then
+        lane.error, lane.then, lane.is_over = None, then, False
         finished = self._finished
 
         def run() -> None:
@@ -278,9 +282,13 @@ class RelayLanes:
         except BaseException as error:  # it is handled where the lane is looked at
             lane.error = error
             _close(lane)
+        with self._lock:
+            lane.is_over = True
+            finished.put(lane)
+            if lane.is_left:
+                self._count_left(-1)
         if lane.is_left:
             _close(lane)
-        finished.put(lane)
         self.wake()
 
     def _channel(self, lane: Lane) -> Channel:
@@ -313,17 +321,24 @@ class RelayLanes:
     def _leave(self, lanes: Iterable[Lane]) -> None:
         """Go on without calls that do not end.  What they return is not looked at."""
         for lane in lanes:
+            with self._lock:
+                if lane.is_over:
+                    continue
+                lane.is_left = True
+                self._count_left(1)
+            self.left_behind += 1
             log.error(
                 "%s partition %s: a call of the sink does not end, and is left behind",
                 lane.served.topic, lane.served.partition,
             )  # fmt: skip
-            lane.is_left = True
             del self._busy[id(lane)]
             if self._lanes.get(lane.lease.partition_id) is lane:
                 del self._lanes[lane.lease.partition_id]
-            self.left += 1
-            if self._threads is not None and self.left <= MOST_LEFT:
-                self._threads.replace()
+
+    def _count_left(self, more: int) -> None:
+        self.left += more
+        if self._threads is not None:
+            self._threads.replaced = min(self.left, MOST_LEFT)
 
     def _forget(self, connection: Connection, lane: Lane) -> int:
         if self._lanes.get(lane.lease.partition_id) is lane:

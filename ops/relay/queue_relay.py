@@ -149,7 +149,8 @@ class QueueRelay:
         )
         #: What was received, is in hand and not begun.
         self._ready: deque[Delivery] = deque()
-        self._in_hand: dict[Receipt, Delivery] = {}
+        #: What was received and is not settled, and until when its lease lasts at least.
+        self._in_hand: dict[Receipt, float] = {}
         #: What is finished and not marked yet, because the database was away.
         self._unmarked: list[Sending] = []
         self._known_as: dict[str, str] = {}
@@ -235,7 +236,7 @@ class QueueRelay:
         return {
             "relay_in_hand": float(len(self._in_hand)),
             "relay_breaker_open": float(self._is_away()),
-            "relay_calls_left_behind": float(self._sender.left),
+            "relay_calls_left_behind": float(self._sender.left_behind),
         }
 
     def _connect(self) -> database.Connection:
@@ -275,6 +276,7 @@ class QueueRelay:
             room = int(self._breaker.lets_through(len(self._in_hand)))
         if room < 1 or self._look_at > self._clock() or self._pace.wait_seconds():
             return
+        until = self._clock() + self.options.lease_seconds  # it begins later, if anything
         found = queue.receive(
             connection,
             self._subscription,
@@ -282,7 +284,7 @@ class QueueRelay:
             visibility_seconds=self.options.lease_seconds,
         )
         self._ready.extend(found)
-        self._in_hand |= {each.receipt: each for each in found}
+        self._in_hand |= {each.receipt: until for each in found}
         options = self.options
         self._is_idle = not found
         if found:
@@ -299,7 +301,11 @@ class QueueRelay:
         So when the database goes away meanwhile, it is not forgotten.
         """
         while self._ready and self._sender.free > 0 and not self._pace.wait_seconds():
-            self._begin_one(connection, self._ready[0])
+            first = self._ready[0]
+            if self._in_hand.get(first.receipt, 0.0) > self._clock():
+                self._begin_one(connection, first)
+            else:  # others may have had it, and what comes after it in its key
+                self._release(connection, [first])
             self._ready.popleft()
 
     def _begin_one(self, connection: database.Connection, delivery: Delivery) -> None:
@@ -317,7 +323,7 @@ class QueueRelay:
     def _mark(self, connection: database.Connection) -> int:
         """Record what has become of events.  What could not be recorded is tried again."""
         self._unmarked += self._sender.results()
-        self.result.left_behind = self._sender.left
+        self.result.left_behind = self._sender.left_behind
         marked = len(self._unmarked)
         sent = [each for each in self._unmarked if each.error is None]
         if sent:
@@ -411,20 +417,28 @@ class QueueRelay:
         """What is still in hand after a third of the lease gets a whole one again."""
         if self._clock() - self._extended_at < self.options.lease_seconds / 3:
             return
-        self._extended_at = self._clock()
-        if self._extended(connection, list(self._in_hand)):
-            return
-        for receipt in list(self._in_hand):  # one of them is lost: the others are not
-            self._extended(connection, [receipt])
+        now = self._clock()
+        if not self._extended(connection, list(self._in_hand)):
+            for receipt in list(self._in_hand):  # one of them is lost: the others are not
+                if not self._extended(connection, [receipt]):
+                    self._forget(receipt)
+        self._extended_at = now
 
     def _extended(self, connection: database.Connection, receipts: list[Receipt]) -> bool:
         seconds = self.options.lease_seconds
+        until = self._clock() + seconds
         try:
             queue.extend(connection, self._subscription, receipts, seconds, keeps_receipts=True)
-        except StaleReceipt as error:  # somebody else has it; its mark will say so
+        except StaleReceipt as error:  # somebody else has it
             log.warning("a lease was lost: %s", error_text(error))
             return False
+        self._in_hand |= dict.fromkeys(receipts, until)
         return True
+
+    def _forget(self, receipt: Receipt) -> None:
+        """Not to send what somebody else has.  If it is being sent, its mark changes nothing."""
+        del self._in_hand[receipt]
+        self._ready = deque(each for each in self._ready if each.receipt != receipt)
 
     def _block(self, connection: database.Connection, delivery: Delivery) -> RelayBlock:
         event = delivery.event

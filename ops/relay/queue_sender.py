@@ -2,7 +2,7 @@
 
 A call that takes longer is told to end (`abort`). One that goes on all the same is left behind in
 its thread: its event has failed, another thread takes its place, and what it returns later is not
-looked at. Only so many are left behind; after that their threads are not replaced.
+looked at. Only so many are replaced at a time; a call that ends after all gives its place back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 #: How long a call may go on that was told to end.
 ABORT_SECONDS = 5.0
-#: So many calls that do not end are replaced by a new thread.
+#: So many calls that do not end are replaced by a new thread at a time.
 MOST_LEFT = 32
 
 
@@ -37,6 +37,8 @@ class Sending:
     channel: Channel | None = None
     aborted: float | None = None
     is_left: bool = False
+    #: The call has returned: there is nothing to end, and others may have its channel.
+    is_over: bool = False
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class _Channels:
 
     idle: dict[str, list[Channel]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    is_closed: bool = False
 
     def take(self, topic: str) -> Channel | None:
         with self.lock:
@@ -53,11 +56,14 @@ class _Channels:
 
     def give(self, topic: str, channel: Channel) -> None:
         with self.lock:
-            self.idle.setdefault(topic, []).append(channel)
+            if not self.is_closed:
+                self.idle.setdefault(topic, []).append(channel)
+                return
+        _close(channel)
 
     def close(self) -> None:
         with self.lock:
-            idle, self.idle = self.idle, {}
+            idle, self.idle, self.is_closed = self.idle, {}, True
         for each in (channel for channels in idle.values() for channel in channels):
             _close(each)
 
@@ -81,8 +87,10 @@ class QueueSender:
         self._channels = _Channels()
         self._busy: dict[int, Sending] = {}
         self._finished: queue.SimpleQueue[Sending] = queue.SimpleQueue()
-        #: How many calls did not end, and are left behind.
-        self.left = 0
+        #: A call is ended, left behind or over: its own thread and the relay's decide one by one.
+        self._lock = threading.Lock()
+        #: How many calls are left behind and go on, and how many ever were.
+        self.left = self.left_behind = 0
 
     @property
     def busy(self) -> int:
@@ -116,7 +124,11 @@ class QueueSender:
 
     def results(self) -> list[Sending]:
         """What is finished since this was asked last, also what takes too long."""
+        found = self._collected()
         self._end_overdue()
+        return found + self._collected()
+
+    def _collected(self) -> list[Sending]:
         found = []
         while not self._finished.empty():
             one = self._finished.get()
@@ -131,27 +143,42 @@ class QueueSender:
 
     def close(self) -> None:
         """Close every channel.  What is under way is left behind."""
-        for one in self._busy.values():
-            one.is_left = True
+        with self._lock:
+            for one in self._busy.values():
+                if not one.is_over:
+                    one.is_left = True
+                    self._count_left(1)
         self._busy.clear()
         self._channels.close()
         self._threads.end()
 
     def _run(self, one: Sending, served: SinkLease) -> None:
         channel: Channel | None = None
+        error: BaseException | None = None
         try:
             channel = self._channels.take(served.topic) or self._sink.open(served)
             one.channel = channel
             if one.aborted is not None:  # before it was there
                 raise SinkUnavailable("the relay has given the call up")
             channel.send_block(one.block)
-        except BaseException as error:  # it is handled where the result is looked at
-            one.error = error
-        if channel is not None and one.error is None and one.aborted is None and not one.is_left:
+        except BaseException as caught:  # it is handled where the result is looked at
+            error = caught
+        is_well = self._is_over(one, error)
+        if channel is not None and is_well:
             self._channels.give(served.topic, channel)
         elif channel is not None:
             _close(channel)
         self._finished.put(one)
+
+    def _is_over(self, one: Sending, error: BaseException | None) -> bool:
+        """Note that a call has returned.  Whether others may have its channel."""
+        with self._lock:
+            one.is_over = True
+            if not one.is_left:
+                one.error = error
+                return error is None and one.aborted is None
+            self._count_left(-1)
+            return False
 
     def _end_overdue(self) -> None:
         now = self._clock()
@@ -162,21 +189,34 @@ class QueueSender:
                 self._leave(one)
 
     def _abort(self, one: Sending) -> None:
-        if one.aborted is None:
+        with self._lock:
+            if one.is_over or one.aborted is not None:
+                return
             one.aborted = self._clock()
-            if one.channel is not None:
-                threading.Thread(target=_end, args=(one.channel,), daemon=True).start()
+            channel = one.channel
+        if channel is not None:
+            try:
+                threading.Thread(target=_end, args=(channel,), daemon=True).start()
+            except RuntimeError as error:  # the machine has no thread for it: at the next look
+                log.warning("a call of %s cannot be ended now: %s", self._sink.name, error)
+                one.aborted = None
 
     def _leave(self, one: Sending) -> None:
-        one.is_left = True
-        one.error = SinkUnavailable(
-            f"a call has not ended in {self._seconds:g} s, nor when told to"
-        )
-        self.left += 1
-        if self.left <= MOST_LEFT:
-            self._threads.replace()
+        with self._lock:
+            if one.is_over:
+                return
+            one.is_left = True
+            one.error = SinkUnavailable(
+                f"a call has not ended in {self._seconds:g} s, nor when told to"
+            )
+            self._count_left(1)
+        self.left_behind += 1
         log.error("a call of the sink %s does not end, and is left behind", self._sink.name)
         self._finished.put(one)
+
+    def _count_left(self, more: int) -> None:
+        self.left += more
+        self._threads.replaced = min(self.left, MOST_LEFT)
 
 
 def too_late(one: Sending, seconds: float) -> BaseException | None:

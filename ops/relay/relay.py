@@ -218,7 +218,7 @@ class Relay(Rounds):
         is_open = self._breaker.state != CLOSED
         return super().gauges() | {
             "relay_breaker_open": float(is_open),
-            "relay_calls_left_behind": float(self._lanes.left),
+            "relay_calls_left_behind": float(self._lanes.left_behind),
         }
 
     @contextmanager

@@ -16,6 +16,7 @@ class SideThreads:
     """Up to ``count`` daemon threads, started when they are needed.
 
     Work that never ends keeps its thread, and nobody waits for it. What is given must not raise.
+    ``replaced``: so many more may be started, in the place of those that such work keeps.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -23,19 +24,25 @@ class SideThreads:
         self._name = name
         self._given: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._free = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        #: How much was given and is not done.
+        self._under_way = 0
+        self.replaced = 0
 
     def give(self, work: Work) -> None:
         """Have it done.  RuntimeError when no thread can be started for it: then it is not done."""
-        if not self._free.acquire(blocking=False) and len(self._threads) < self._count:
+        with self._lock:
+            self._under_way += 1
+            is_short = self._under_way > len(self._threads)
+        if is_short and len(self._threads) < self._count + self.replaced:
             made = threading.Thread(target=self._run, daemon=True, name=self._name)
-            made.start()
+            try:
+                made.start()
+            except RuntimeError:
+                self._done()
+                raise
             self._threads.append(made)
         self._given.put(work)
-
-    def replace(self) -> None:
-        """One more thread may be started: a call that never ends keeps the one that it has."""
-        self._count += 1
 
     def end(self) -> None:
         """Each thread ends after what it is doing.  Those that do nothing are waited for."""
@@ -48,4 +55,8 @@ class SideThreads:
     def _run(self) -> None:
         while (work := self._given.get()) is not None:
             work()
-            self._free.release()
+            self._done()
+
+    def _done(self) -> None:
+        with self._lock:
+            self._under_way -= 1

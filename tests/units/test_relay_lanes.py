@@ -99,7 +99,35 @@ def test_a_call_that_does_not_end_is_left_behind_and_counted() -> None:
         assert woken.wait(10)
         woken.clear()
     assert lanes.finished() == []
+    assert (lanes.left, lanes.left_behind) == (0, 1)
     assert left is not again
+    lanes.close(1)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_call_that_ends_after_all_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a relay stops for good after some of them.  Guard: _count_left(-1)."""
+    monkeypatch.setattr(lanes_module, "MOST_LEFT", 0)
+    sink, woken = Deaf(), threading.Event()
+    lanes = RelayLanes(sink, 1)
+    lanes.holds = lambda held: False
+    lanes.wake = woken.set
+    _sending(lanes, 1)
+    while lanes.busy:
+        assert woken.wait(10)
+        woken.clear()
+        lanes.finished()
+    assert (lanes.left, lanes.is_full) == (1, True)
+    sink.over.set()
+    while lanes.left:
+        assert woken.wait(10)
+        woken.clear()
+    lanes.holds = lambda held: True
+    again, found = _sending(lanes, 2), list[Lane]()
+    while again not in found:
+        lanes.wait(10)
+        found += lanes.finished()
+    assert sink.sent == [1, 2]
     lanes.close(1)
 
 

@@ -84,8 +84,8 @@ class Run:
         relay.prepare(self.own)
         relay._look(self.own)
         relay._begin(self.own)
-        for delivery in relay._in_hand.values():
-            self.dead_hands[delivery.event.sequence] += 1
+        for receipt in relay._in_hand:
+            self.dead_hands[receipt.sequence] += 1
         while relay._sender._finished.qsize() < relay._sender.busy:
             relay._sender.wait(0.01)
         relay._sender.close()

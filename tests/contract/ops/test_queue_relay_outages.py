@@ -19,7 +19,7 @@ from penstock.subscriptions import queue
 from penstock.topics import names
 from tests.contract.consumer.test_passing import TROUBLES
 from tests.contract.databases import ContractDatabase
-from tests.kit.queue import QUEUE, filled
+from tests.kit.queue import QUEUE, filled, pass_time
 from tests.kit.taking import Taking
 
 OPTIONS = QueueRelayOptions(poll_seconds=0.02, at_once=2)
@@ -146,3 +146,67 @@ def test_without_that_its_lease_would_be_kept_for_ever(
     relay.run(stop)
     assert queue.statistics(own, QUEUE).size == 1
     assert [each.sequence for each in relay._in_hand] == [1]
+
+
+def _late(db: ContractDatabase, own: Any, turns: Any) -> tuple[list[str], QueueRelay]:
+    """What a relay sends that was away longer than its lease, after another one sent it all."""
+    now = [0.0]
+    sink = Taking()
+    first = QueueRelay(db.url, QUEUE, sink, OPTIONS, clock=lambda: now[0])
+    first.prepare(own)
+    first._look(own)
+    now[0] += 61
+    pass_time(own, 61)
+    assert QueueRelay(db.url, QUEUE, Taking(), OPTIONS).run_for(20).events == 3
+    turns(first, own)
+    first.finish(own)
+    first._sender.close()
+    return sink.taken, first
+
+
+def test_what_others_had_meanwhile_is_not_sent_after_it(db: ContractDatabase, own: Any) -> None:
+    """Its leases are lost.  Guard: QueueRelay._forget."""
+    taken, relay = _late(db, own, QueueRelay.turn)
+    assert (taken, dict(relay._in_hand), list(relay._ready)) == ([], {}, [])
+
+
+def test_a_lease_that_is_over_is_given_back(db: ContractDatabase, own: Any) -> None:
+    """Nobody has told the relay that it was lost.  Guard: the look at its time in _begin."""
+    taken, relay = _late(db, own, QueueRelay._begin)
+    assert (taken, relay.result.stale) == ([], 3)
+
+
+def test_an_extension_that_did_not_come_through_is_tried_again(
+    db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a third of the lease later.  Guard: _extended_at is set last."""
+    now = [0.0]
+    relay = QueueRelay(db.url, QUEUE, Taking(), OPTIONS, clock=lambda: now[0])
+    relay.prepare(own)
+    relay._look(own)
+    now[0] += 21
+    _scripted(monkeypatch, queue, "extend", AWAY)
+    with pytest.raises(DatabaseUnavailable):
+        relay._extend(own)
+    relay._extend(own)
+    assert set(relay._in_hand.values()) == {81.0}
+    relay.finish(own)
+    relay._sender.close()
+
+
+def test_without_the_guards_a_late_relay_sends_it_again(
+    db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: what is lost stays ready, and its time is not looked at, as before."""
+    monkeypatch.setattr(QueueRelay, "_forget", lambda relay, receipt: None)
+    release = QueueRelay._release
+
+    def begins(relay: QueueRelay, connection: Any, given: list[Any]) -> None:
+        if len(given) == 1:
+            relay._begin_one(connection, given[0])
+        else:
+            release(relay, connection, given)
+
+    monkeypatch.setattr(QueueRelay, "_release", begins)
+    taken, _ = _late(db, own, QueueRelay.turn)
+    assert set(taken) >= {"1", "2"}

@@ -1,0 +1,117 @@
+"""Calls of a queue's sink: those that do not end, and those that ended while nobody looked."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+import pytest
+
+from ops.relay import queue_sender
+from ops.relay.queue_sender import QueueSender, Sending
+from ops.sinks.base import Channel, RelayBlock, SinkLease
+from penstock.log.restores import Seen
+from tests.kit.stream import Clock
+from tests.relay.blocks import block, lease
+
+NO_DELIVERY: Any = None
+
+
+class Deaf:
+    """Calls of its channels do not listen to ``abort``; they end when the test says so."""
+
+    name = "deaf"
+    max_block_events = max_block_bytes = 1
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.closed = threading.Semaphore(0)
+
+    def preflight(self, topic: str, partitions: int) -> None:
+        pass
+
+    def open(self, served: SinkLease) -> Channel:
+        return _Channel(self)
+
+    def close(self) -> None:
+        pass
+
+
+class _Channel:
+    def __init__(self, sink: Deaf) -> None:
+        self._sink = sink
+
+    def seen(self) -> Seen | None:
+        return None
+
+    def send_block(self, block: RelayBlock) -> None:
+        self._sink.begun.release()
+        assert self._sink.over.wait(60)
+
+    def close(self) -> None:
+        self._sink.closed.release()
+
+    def abort(self) -> None:
+        """It does not listen."""
+
+
+def _sending(sender: QueueSender, sink: Deaf, count: int) -> None:
+    for _ in range(count):
+        sender.send(NO_DELIVERY, block(1, 1), lease())
+    for _ in range(count):
+        assert sink.begun.acquire(timeout=10)
+
+
+def test_calls_that_end_after_all_give_their_places_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it happens.  Guard: _count_left(-1)."""
+    monkeypatch.setattr(queue_sender, "MOST_LEFT", 1)
+    clock, sink = Clock(), Deaf()
+    sender = QueueSender(sink, at_once=2, seconds=5, clock=clock)
+    for incident in range(1, 4):
+        sink.over.clear()
+        _sending(sender, sink, 2)
+        found: list[Sending] = []
+        for _ in range(2):
+            clock.now += 6
+            found += sender.results()
+        assert [each.is_left for each in found] == [True, True]
+        assert (sender.free, sender.left_behind) == (1, 2 * incident)
+        sink.over.set()
+        for _ in range(2):
+            assert sink.closed.acquire(timeout=10)
+        assert (sender.free, sender.results()) == (2, [])
+    assert len(sender._threads._threads) <= 3
+    sender.close()
+
+
+class _Late(queue.SimpleQueue[Sending]):
+    """What is finished arrives when the test says so."""
+
+    def __init__(self) -> None:
+        self.came, self.goes = threading.Event(), threading.Event()
+
+    def put(self, item: Sending, *given: Any, **named: Any) -> None:
+        self.came.set()
+        assert self.goes.wait(60)
+        super().put(item, *given, **named)
+
+
+def test_a_call_that_has_ended_is_not_told_to_end() -> None:
+    """Its channel may be another's by then.  Guards: `_collected` is first; is_over in _abort."""
+    clock, sink = Clock(), Deaf()
+    sender = QueueSender(sink, at_once=2, seconds=5, clock=clock)
+    late = sender._finished = _Late()
+    sink.over.set()
+    _sending(sender, sink, 1)
+    assert late.came.wait(10)
+    clock.now += 60
+    for _ in range(2):
+        assert sender.results() == []
+    late.goes.set()
+    sender.wait(10)
+    (one,) = sender.results()
+    assert (one.error, one.aborted, one.is_left) == (None, None, False)
+    assert sender.left_behind == 0
+    sender.close()
