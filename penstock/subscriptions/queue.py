@@ -115,6 +115,7 @@ class QueueSettings:
 
     ``order``: none, or key.  Then no event is handed out while an earlier one of its key (in its
     partition) is unfinished.  It is chosen before the first receive, and kept.
+    ``retention_seconds``: older events are thrown away unread by the sweep; 0 means never.
     """
 
     visibility_seconds: float
@@ -125,6 +126,7 @@ class QueueSettings:
     longest_backoff_seconds: float
     jitter: float
     order: str = "none"
+    retention_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

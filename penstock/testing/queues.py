@@ -47,6 +47,7 @@ _BOUNDS: dict[str, tuple[float, float, bool]] = {
     "first_backoff_seconds": (0, 86_400, False),
     "longest_backoff_seconds": (0, 604_800, False),
     "jitter": (0, 1, False),
+    "retention_seconds": (0, 315_360_000, False),
 }
 _MOST_RECEIVED, _MOST_ENTRIES, _LONGEST_ENTRY = 1_000, 10_000, 1_000
 _LONGEST_CLAIM, _LONGEST_DELAY = 43_200, 31_536_000

@@ -96,3 +96,29 @@ def pass_time(db: ContractDatabase, seconds: float) -> None:
     for table, columns in _TIMES.items():
         changes = ", ".join(f"{each} = {each} - INTERVAL {number} SECOND" for each in columns)
         db.run(f"UPDATE penstock.{table} SET {changes}")
+
+
+def merge_six(db: ContractDatabase) -> None:
+    """What clean makes of two chunks of three events: one, with the time of each event."""
+    if db.engine == "postgres":
+        db.run(
+            "UPDATE penstock.chunks AS c SET event_count = 6, last_id = d.last_id,"
+            " event_ids = c.event_ids || d.event_ids, sequenced_at = d.sequenced_at,"
+            " sequenced_ats = array_fill(c.sequenced_at, '{3}')"
+            " || array_fill(d.sequenced_at, '{3}')"
+            " FROM penstock.chunks AS d WHERE c.first_sequence = 1 AND d.first_sequence = 4"
+        )
+    else:
+        first, second = (
+            f"REPEAT(UNHEX(LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {each}.sequenced_at)),"
+            " 16, '0')), 3)"
+            for each in "cd"
+        )
+        # The times come first: MySQL's SET sees what stands left of it.
+        db.run(
+            "UPDATE penstock.chunks AS c JOIN penstock.chunks AS d ON d.partition_id ="
+            f" c.partition_id AND d.first_sequence = 4 SET c.sequenced_ats = CONCAT({first},"
+            f" {second}), c.event_ids = CONCAT(c.event_ids, d.event_ids), c.event_count = 6,"
+            " c.last_id = d.last_id, c.sequenced_at = d.sequenced_at WHERE c.first_sequence = 1"
+        )
+    db.run("DELETE FROM penstock.chunks WHERE first_sequence = 4")

@@ -65,9 +65,9 @@ def pass_time_of(connection: Connection, table: str, seconds: float) -> None:
     _earlier(connection, table, _TIMES[table], seconds + rest)
 
 
-def all_older(connection: Connection, seconds: float) -> None:
-    """The events of the log got their sequences so much earlier."""
-    _earlier(connection, "chunks", "sequenced_at", seconds)
+def all_older(connection: Connection, seconds: float, table: str = "chunks") -> None:
+    """The events of the log, or of another table, got their sequences so much earlier."""
+    _earlier(connection, table, "sequenced_at", seconds)
 
 
 def _earlier(connection: Connection, table: str, column: str, seconds: float) -> None:

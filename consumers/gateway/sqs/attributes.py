@@ -12,11 +12,13 @@ from consumers.gateway.sqs.errors import SqsError, invalid
 
 #: Without a redrive policy, a message is handed out so often before it dies.
 MOST_DELIVERIES = 1_000
+#: The longest retention of a queue, and the usual one.
+LONGEST_RETENTION, USUAL_RETENTION = 1_209_600, 345_600
 #: Whole numbers: lowest, highest, and the value of a queue that was told nothing.
 _NUMBERS: dict[str, tuple[int, int, int]] = {
     "DelaySeconds": (0, 900, 0),
     "MaximumMessageSize": (1_024, MOST_BYTES, MOST_BYTES),
-    "MessageRetentionPeriod": (60, 1_209_600, 345_600),
+    "MessageRetentionPeriod": (60, LONGEST_RETENTION, USUAL_RETENTION),
     "ReceiveMessageWaitTimeSeconds": (0, 20, 0),
     "VisibilityTimeout": (0, 43_200, 30),
 }

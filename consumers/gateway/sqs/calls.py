@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from consumers.gateway.answers import Refused, as_refused
 from consumers.gateway.calls import HttpCall
-from consumers.gateway.sqs.attributes import FIFO_SUFFIX, effective
+from consumers.gateway.sqs.attributes import FIFO_SUFFIX, LONGEST_RETENTION, effective
 from consumers.gateway.sqs.errors import SqsError, missing
 from consumers.gateway.sqs.sequences import SequenceNumbers
 from penstock.errors import PenstockError
@@ -169,7 +169,11 @@ def facts_of(connection: Any, address: str) -> QueueFacts:
     found = labels.labels_of(connection, address)
     told = found.labels
     settings = queue.describe(connection, address)
-    attributes = {"VisibilityTimeout": str(int(settings.visibility_seconds))}
+    attributes = {
+        "VisibilityTimeout": str(int(settings.visibility_seconds)),
+        # One that keeps its messages for ever tells the longest that SQS knows.
+        "MessageRetentionPeriod": str(int(settings.retention_seconds or LONGEST_RETENTION)),
+    }
     return QueueFacts(
         told.get("attributes", {}) | attributes,
         told.get("tags", {}),

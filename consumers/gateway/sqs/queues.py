@@ -11,6 +11,7 @@ from typing import Any
 from consumers.gateway.sqs.attributes import (
     FIFO_SUFFIX,
     MOST_DELIVERIES,
+    USUAL_RETENTION,
     checked,
     no_target,
     policy,
@@ -58,7 +59,8 @@ async def create(call: SqsCall) -> dict[str, Any]:
         names.create_topic(connection, address, if_not_exists=True)
         queue.subscribe(connection, address, [address])
         order = {"order": "key"} if is_fifo else {}
-        queue.configure(connection, address, max_deliveries=MOST_DELIVERIES, **order)
+        usual = {"max_deliveries": MOST_DELIVERIES, "retention_seconds": USUAL_RETENTION}
+        queue.configure(connection, address, **usual, **order)
         _keep(connection, call, address, QueueFacts(given, tags, 0, 0), given)
 
     try:
@@ -246,6 +248,9 @@ def _keep(
     """Keep the attributes of a queue, and tell the queue those that it knows itself."""
     if "VisibilityTimeout" in given:
         queue.configure(connection, address, visibility_seconds=int(given["VisibilityTimeout"]))
+    if "MessageRetentionPeriod" in given:
+        seconds = int(given["MessageRetentionPeriod"])
+        queue.configure(connection, address, retention_seconds=seconds)
     if "RedrivePolicy" in given:
         found = policy(given, call.account)
         most = found.most if found else MOST_DELIVERIES

@@ -125,6 +125,7 @@ BEGIN
         END IF;
     END LOOP;
     CLOSE owners;
+    CALL end_old(max_rows);
     CALL move_idle_floors(max_rows);
     SELECT expired_consumers, locked_leases;
     CALL end_call();

@@ -37,7 +37,8 @@ BEGIN
             = COALESCE(JSON_EXTRACT(settings, '$.first_backoff_seconds') + 0, q.first_backoff_seconds),
         q.longest_backoff_seconds
             = COALESCE(JSON_EXTRACT(settings, '$.longest_backoff_seconds') + 0, q.longest_backoff_seconds),
-        q.jitter = COALESCE(JSON_EXTRACT(settings, '$.jitter') + 0, q.jitter)
+        q.jitter = COALESCE(JSON_EXTRACT(settings, '$.jitter') + 0, q.jitter),
+        q.retention_seconds = COALESCE(JSON_EXTRACT(settings, '$.retention_seconds') + 0, q.retention_seconds)
     WHERE q.subscription_id = owner_id;
     IF wanted IS NOT NULL THEN
         CALL set_order(owner_id, wanted);
@@ -54,6 +55,6 @@ BEGIN
     CALL refuse_serializable('describe_queue()');
     CALL require_queue(subscription, 'consume', owner_id);
     SELECT q.visibility_seconds, q.max_deliveries, q.max_failures, q.max_in_flight, q.first_backoff_seconds,
-           q.longest_backoff_seconds, q.jitter, q.`order`
+           q.longest_backoff_seconds, q.jitter, q.`order`, q.retention_seconds
     FROM queues AS q WHERE q.subscription_id = owner_id;
 END;

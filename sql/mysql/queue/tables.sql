@@ -11,6 +11,8 @@ CREATE TABLE IF NOT EXISTS queues (
     jitter DOUBLE NOT NULL DEFAULT 0.2,
     -- Whether it hands out one event of a key at a time, in order (key), or does not look at keys (none).
     `order` VARCHAR(10) NOT NULL DEFAULT 'none',
+    -- Events that are older are thrown away unread; 0: none is.
+    retention_seconds DOUBLE NOT NULL DEFAULT 0,
     CONSTRAINT queues_order CHECK (`order` IN ('none', 'key'))
 ) ENGINE = InnoDB;
 
@@ -86,7 +88,9 @@ CREATE TABLE IF NOT EXISTS queue_waiting (
     sequenced_at DATETIME(6) NOT NULL,
     KEY queue_waiting_due (subscription_id, due_at),
     -- The events of a subscription, and of a partition that goes.
-    KEY queue_waiting_place (subscription_id, partition_id, sequence)
+    KEY queue_waiting_place (subscription_id, partition_id, sequence),
+    -- Those that are too old for their queue.
+    KEY queue_waiting_age (subscription_id, sequenced_at)
 ) ENGINE = InnoDB;
 
 -- name: queue_keys
@@ -117,5 +121,7 @@ CREATE TABLE IF NOT EXISTS queue_purges (
     first_sequence BIGINT NOT NULL,
     last_sequence BIGINT NOT NULL,
     purged_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
-    purged_by VARCHAR(400) NOT NULL
+    purged_by VARCHAR(400) NOT NULL,
+    -- purge: somebody has asked for it. retention_seconds: they were older.
+    reason VARCHAR(40) NOT NULL DEFAULT 'purge'
 ) ENGINE = InnoDB;

@@ -10,7 +10,7 @@ SELECT penstock.configure_queue(%(subscription)s, %(settings)s::jsonb)
 -- The settings of a queue.
 SELECT
     visibility_seconds, max_deliveries, max_failures, max_in_flight, first_backoff_seconds, longest_backoff_seconds,
-    jitter, "order"
+    jitter, "order", retention_seconds
 FROM penstock.describe_queue(%(subscription)s)
 
 -- name: receive

@@ -119,6 +119,7 @@ BEGIN
         expired_consumers := expired_consumers + found_here.expired;
         locked_leases := locked_leases + found_here.locked;
     END LOOP;
+    PERFORM end_old(max_rows);
     PERFORM move_idle_floors(max_rows);
 END
 $$;

@@ -35,7 +35,8 @@ BEGIN
     UPDATE queues AS q
     SET visibility_seconds = n.visibility_seconds, max_deliveries = n.max_deliveries, max_failures = n.max_failures,
         max_in_flight = n.max_in_flight, first_backoff_seconds = n.first_backoff_seconds,
-        longest_backoff_seconds = n.longest_backoff_seconds, jitter = n.jitter
+        longest_backoff_seconds = n.longest_backoff_seconds, jitter = n.jitter,
+        retention_seconds = n.retention_seconds
     FROM jsonb_populate_record(present, configure_queue.settings) AS n
     WHERE q.subscription_id = present.subscription_id;
     IF settings ? 'order' THEN
@@ -50,10 +51,10 @@ CREATE OR REPLACE FUNCTION describe_queue(subscription text)
 RETURNS TABLE (
     visibility_seconds double precision, max_deliveries integer, max_failures integer, max_in_flight integer,
     first_backoff_seconds double precision, longest_backoff_seconds double precision, jitter double precision,
-    "order" text
+    "order" text, retention_seconds double precision
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT q.visibility_seconds, q.max_deliveries, q.max_failures, q.max_in_flight, q.first_backoff_seconds,
-           q.longest_backoff_seconds, q.jitter, q."order"
+           q.longest_backoff_seconds, q.jitter, q."order", q.retention_seconds
     FROM require_queue(describe_queue.subscription, 'consume') AS q
 $$;

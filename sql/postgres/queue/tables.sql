@@ -10,7 +10,9 @@ CREATE TABLE queues (
     longest_backoff_seconds double precision NOT NULL DEFAULT 300,
     jitter double precision NOT NULL DEFAULT 0.2,
     -- Whether it hands out one event of a key at a time, in order (key), or does not look at keys (none).
-    "order" text NOT NULL DEFAULT 'none' CHECK ("order" IN ('none', 'key'))
+    "order" text NOT NULL DEFAULT 'none' CHECK ("order" IN ('none', 'key')),
+    -- Events that are older are thrown away unread; 0: none is.
+    retention_seconds double precision NOT NULL DEFAULT 0
 );
 
 -- name: queue_labels
@@ -97,6 +99,8 @@ CREATE TABLE queue_waiting (
 CREATE INDEX queue_waiting_due ON queue_waiting (subscription_id, due_at) WHERE due_at IS NOT NULL;
 -- The events of a subscription, and of a partition that goes.
 CREATE INDEX queue_waiting_place ON queue_waiting (subscription_id, partition_id, sequence);
+-- Those that are too old for their queue.
+CREATE INDEX queue_waiting_age ON queue_waiting (subscription_id, sequenced_at);
 
 -- name: queue_keys
 -- The unfinished events with a key that a queue has dealt whose order is key.
@@ -129,6 +133,8 @@ CREATE TABLE queue_purges (
     last_sequence bigint NOT NULL,
     purged_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     purged_by text NOT NULL,
+    -- purge: somebody has asked for it. retention_seconds: they were older.
+    reason text NOT NULL DEFAULT 'purge',
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY
 );
 

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from consumers.gateway.sqs import calls
+from penstock.subscriptions import queue
+from penstock.upkeep.sweeping import sweep
 from tests.contract.gateway.kit import Client, Gateway, send
 from tests.contract.gateway.sqs_kit import raw, received, refused, sqs_of
+from tests.kit.log import wait_until
+from tests.kit.queue import all_older
 
 pytestmark = pytest.mark.usefixtures("sequencing")
 
@@ -93,6 +97,26 @@ def test_attributes_of_a_queue_are_told_and_changed(sqs: Any, url: str, shop: Cl
         assert refused(sqs.set_queue_attributes, QueueUrl=url, Attributes=wrong)[0] == code
     unknown = refused(sqs.get_queue_attributes, QueueUrl=url, AttributeNames=["X"])
     assert unknown[0] == "InvalidAttributeName"
+
+
+def test_messages_that_are_too_old_are_dropped(sqs: Any, url: str, gateway: Gateway) -> None:
+    """Four days unless the queue was told another period."""
+    some = ["MessageRetentionPeriod"]
+    told = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=some)["Attributes"]
+    assert told == {"MessageRetentionPeriod": "345600"}
+    address = "/".join(url.rsplit("/", 2)[1:])
+    assert queue.describe(gateway.owner, address).retention_seconds == 345_600
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": "60"})
+    told = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=some)["Attributes"]
+    assert told == {"MessageRetentionPeriod": "60"}
+    sqs.send_message(QueueUrl=url, MessageBody="old")
+    wait_until(lambda: queue.statistics(gateway.owner, address).size == 1, "it has its sequence")
+    all_older(gateway.owner, 100)
+    sqs.send_message(QueueUrl=url, MessageBody="young")
+    wait_until(lambda: queue.statistics(gateway.owner, address).size == 2, "it has its sequence")
+    sweep(gateway.owner)
+    assert [each["Body"] for each in received(sqs, url)] == ["young"]
+    assert queue.statistics(gateway.owner, address).size == 1
 
 
 def test_tags_and_a_purge(sqs: Any, url: str) -> None:

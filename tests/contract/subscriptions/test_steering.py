@@ -34,6 +34,7 @@ from tests.contract.stream_kit import (
     check_in_rounds,
     end_lease,
     join,
+    merge_six,
     pass_time,
     without,
 )
@@ -117,36 +118,10 @@ def test_within_a_merged_chunk_each_event_has_its_time(db: ContractDatabase) -> 
     own = db.connect()
     filled(own, events=3)
     more(own, events=3, start=4)
-    _merge_chunks(db)
+    merge_six(db)
     ((first,), *_) = db.run("SELECT sequenced_at FROM penstock.chunks")
     stream.subscribe(own, "since", [STREAM], as_time(first))
     assert stream.position(own, "since", STREAM) == {0: 3}
-
-
-def _merge_chunks(db: ContractDatabase) -> None:
-    """What clean makes of two chunks: one, with the time of each event."""
-    if db.engine == "postgres":
-        db.run(
-            "UPDATE penstock.chunks AS c SET event_count = 6, last_id = d.last_id,"
-            " event_ids = c.event_ids || d.event_ids, sequenced_at = d.sequenced_at,"
-            " sequenced_ats = array_fill(c.sequenced_at, '{3}')"
-            " || array_fill(d.sequenced_at, '{3}')"
-            " FROM penstock.chunks AS d WHERE c.first_sequence = 1 AND d.first_sequence = 4"
-        )
-    else:
-        first, second = (
-            f"REPEAT(UNHEX(LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {each}.sequenced_at)),"
-            " 16, '0')), 3)"
-            for each in "cd"
-        )
-        # The times come first: MySQL's SET sees what stands left of it.
-        db.run(
-            "UPDATE penstock.chunks AS c JOIN penstock.chunks AS d ON d.partition_id ="
-            f" c.partition_id AND d.first_sequence = 4 SET c.sequenced_ats = CONCAT({first},"
-            f" {second}), c.event_ids = CONCAT(c.event_ids, d.event_ids), c.event_count = 6,"
-            " c.last_id = d.last_id, c.sequenced_at = d.sequenced_at WHERE c.first_sequence = 1"
-        )
-    db.run("DELETE FROM penstock.chunks WHERE first_sequence = 4")
 
 
 #: No zone, no such day, hour or zone, no time, one that has not come.

@@ -100,7 +100,8 @@ UNION ALL SELECT 'max_failures', 1, 1000, TRUE
 UNION ALL SELECT 'max_in_flight', 1, 1000000, TRUE
 UNION ALL SELECT 'first_backoff_seconds', 0, 86400, FALSE
 UNION ALL SELECT 'longest_backoff_seconds', 0, 604800, FALSE
-UNION ALL SELECT 'jitter', 0, 1, FALSE;
+UNION ALL SELECT 'jitter', 0, 1, FALSE
+UNION ALL SELECT 'retention_seconds', 0, 315360000, FALSE;
 
 -- name: forget_queue
 -- Deletes what queues (a JSON array of ids) have of the partitions in the session's table doomed_partitions. The rows
@@ -190,18 +191,39 @@ END;
 
 -- name: drop_removed
 -- Ends what a queue has dealt and retention has removed: a receiver would get a claim of nothing, again and again. That
--- it was skipped is recorded already. A claim that somebody has stays until its time is over: he may have read it. What
--- waits behind the key of such an event and is gone too ends with it: nobody else can be about to finish that key.
+-- it was skipped is recorded already.
 CREATE PROCEDURE drop_removed(owner_id BIGINT, floor_id BIGINT, kept_order VARCHAR(10))
+BEGIN
+    DECLARE lows, ended LONGTEXT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
+    SET SESSION group_concat_max_len = 4294967295;
+    SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(p.id, p.low_sequence)), ']') INTO lows
+    FROM leases AS l STRAIGHT_JOIN partitions AS p ON p.id = l.partition_id
+    WHERE l.subscription_id = owner_id;
+    CALL drop_below(owner_id, floor_id, kept_order, lows, ended);
+    SET SESSION group_concat_max_len = limit_before;
+END;
+
+-- name: drop_below
+-- Ends what a queue has dealt of some partitions below a sequence of each (lows), at most 10,000 ranges of it. A claim
+-- that somebody has stays until its time is over: he may have read it. What waits behind the key of such an event and
+-- is below too ends with it: nobody else can be about to finish that key. ended has the pieces that have ended.
+CREATE PROCEDURE drop_below(
+    owner_id BIGINT, floor_id BIGINT, kept_order VARCHAR(10), lows LONGTEXT, OUT ended LONGTEXT
+)
 BEGIN
     DECLARE ids, gone_ids, pieces, cuts, behind LONGTEXT;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
+    SET ended = '[]';
     SELECT GROUP_CONCAT(o.id ORDER BY o.id) INTO ids
     FROM (
         SELECT r.id
-        FROM queue_ranges AS r STRAIGHT_JOIN partitions AS p ON p.id = r.partition_id
+        FROM queue_ranges AS r
+        STRAIGHT_JOIN JSON_TABLE(COALESCE(lows, '[]'), '$[*]' COLUMNS (
+            id BIGINT PATH '$[0]', low_sequence BIGINT PATH '$[1]')) AS p ON p.id = r.partition_id
         WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.token IS NULL AND r.waiting_id IS NULL
           AND r.first_sequence < p.low_sequence
         ORDER BY r.id
@@ -216,11 +238,15 @@ BEGIN
                CONCAT('[', GROUP_CONCAT(IF(r.last_sequence < p.low_sequence, JSON_ARRAY(
                    0, 0, r.id, r.partition_id, r.first_sequence, r.last_sequence, r.deliveries, 0), NULL)), ']'),
                CONCAT('[', GROUP_CONCAT(IF(r.last_sequence < p.low_sequence, NULL, JSON_ARRAY(
-                   r.id, p.low_sequence))), ']')
-        INTO gone_ids, pieces, cuts
+                   r.id, p.low_sequence))), ']'),
+               COALESCE(CONCAT('[', GROUP_CONCAT(JSON_ARRAY(
+                   0, 0, r.id, r.partition_id, r.first_sequence, LEAST(r.last_sequence, p.low_sequence - 1),
+                   r.deliveries, 0)), ']'), '[]')
+        INTO gone_ids, pieces, cuts, ended
         FROM JSON_TABLE(CONCAT('[', ids, ']'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
         STRAIGHT_JOIN queue_ranges AS r FORCE INDEX (PRIMARY) ON r.subscription_id = owner_id AND r.id = g.id
-        STRAIGHT_JOIN partitions AS p ON p.id = r.partition_id
+        STRAIGHT_JOIN JSON_TABLE(lows, '$[*]' COLUMNS (
+            id BIGINT PATH '$[0]', low_sequence BIGINT PATH '$[1]')) AS p ON p.id = r.partition_id
         WHERE r.token IS NULL;
         UPDATE JSON_TABLE(COALESCE(cuts, '[]'), '$[*]' COLUMNS (
             id BIGINT PATH '$[0]', low_sequence BIGINT PATH '$[1]')) AS g
@@ -231,7 +257,8 @@ BEGIN
         END IF;
     END IF;
     IF kept_order = 'key' AND pieces IS NOT NULL THEN
-        SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(n.partition_id, n.sequence)), ']') INTO behind
+        SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(0, 0, 0, n.partition_id, n.sequence, n.sequence, 0, 0)), ']')
+        INTO behind
         FROM (
             SELECT DISTINCT k.partition_id, k.sequence
             FROM JSON_TABLE(pieces, '$[*]' COLUMNS (
@@ -239,7 +266,8 @@ BEGIN
             STRAIGHT_JOIN queue_keys AS f FORCE INDEX (PRIMARY)
                 ON f.subscription_id = owner_id AND f.partition_id = g.partition_id AND f.sequence = g.sequence
                 AND f.waiting_id = 0
-            STRAIGHT_JOIN partitions AS p ON p.id = g.partition_id
+            STRAIGHT_JOIN JSON_TABLE(lows, '$[*]' COLUMNS (
+                id BIGINT PATH '$[0]', low_sequence BIGINT PATH '$[1]')) AS p ON p.id = g.partition_id
             STRAIGHT_JOIN queue_keys AS k FORCE INDEX (queue_keys_key)
                 ON k.subscription_id = owner_id AND k.partition_id = g.partition_id AND k.key_digest = f.key_digest
             WHERE k.state <> 'first' AND k.waiting_id = 0 AND k.sequence < p.low_sequence
@@ -247,11 +275,12 @@ BEGIN
         ) AS n;
         DELETE k
         FROM JSON_TABLE(COALESCE(behind, '[]'), '$[*]' COLUMNS (
-            partition_id BIGINT PATH '$[0]', sequence BIGINT PATH '$[1]')) AS g
+            partition_id BIGINT PATH '$[3]', sequence BIGINT PATH '$[4]')) AS g
         STRAIGHT_JOIN queue_keys AS k FORCE INDEX (PRIMARY)
             ON k.subscription_id = owner_id AND k.partition_id = g.partition_id AND k.sequence = g.sequence
             AND k.waiting_id = 0;
         CALL finish_keys(owner_id, pieces);
+        SET ended = JSON_MERGE_PRESERVE(ended, COALESCE(behind, '[]'));
     END IF;
     SET SESSION group_concat_max_len = limit_before;
 END;

@@ -98,7 +98,7 @@ LANGUAGE sql IMMUTABLE AS $$
     VALUES ('visibility_seconds', 0::double precision, 43200::double precision, false),
            ('max_deliveries', 1, 1000, true), ('max_failures', 1, 1000, true), ('max_in_flight', 1, 1000000, true),
            ('first_backoff_seconds', 0, 86400, false), ('longest_backoff_seconds', 0, 604800, false),
-           ('jitter', 0, 1, false)
+           ('jitter', 0, 1, false), ('retention_seconds', 0, 315360000, false)
 $$;
 
 -- name: forget_queue
@@ -162,20 +162,36 @@ $$;
 
 -- name: drop_removed
 -- Ends what a queue has dealt and retention has removed: a receiver would get a claim of nothing, again and again. That
--- it was skipped is recorded already. A claim that somebody has stays until its time is over: he may have read it. What
--- waits behind the key of such an event and is gone too ends with it: nobody else can be about to finish that key.
+-- it was skipped is recorded already.
 CREATE OR REPLACE FUNCTION drop_removed(queue queues, floor_id bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM drop_below(queue, floor_id, array_agg(p.id), array_agg(p.low_sequence))
+    FROM leases AS l JOIN partitions AS p ON p.id = l.partition_id
+    WHERE l.subscription_id = queue.subscription_id;
+END
+$$;
+
+-- name: drop_below
+-- Ends what a queue has dealt of some partitions below a sequence of each, at most 10,000 ranges of it. A claim that
+-- somebody has stays until its time is over: he may have read it. What waits behind the key of such an event and is
+-- below too ends with it: nobody else can be about to finish that key. Returns what has ended.
+CREATE OR REPLACE FUNCTION drop_below(queue queues, floor_id bigint, part_ids bigint[], lows bigint[])
+RETURNS queue_piece[]
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     gone queue_piece[];
+    ended queue_piece[];
+    behind queue_piece[];
 BEGIN
     WITH removed AS MATERIALIZED (
-        SELECT r.id, p.low_sequence
+        SELECT r.*, p.low_sequence
         FROM queue_ranges AS r
-        JOIN partitions AS p ON p.id = r.partition_id
-        WHERE r.subscription_id = queue.subscription_id AND r.id >= drop_removed.floor_id AND r.token IS NULL
+        JOIN unnest(part_ids, lows) AS p (id, low_sequence) ON p.id = r.partition_id
+        WHERE r.subscription_id = queue.subscription_id AND r.id >= drop_below.floor_id AND r.token IS NULL
           AND r.waiting_id IS NULL AND r.first_sequence < p.low_sequence
         ORDER BY r.id
+        LIMIT 10000
         FOR UPDATE OF r SKIP LOCKED
     ), cut AS (
         UPDATE queue_ranges AS r SET first_sequence = m.low_sequence
@@ -185,26 +201,36 @@ BEGIN
         DELETE FROM queue_ranges AS r
         USING removed AS m
         WHERE r.id = m.id AND r.last_sequence < m.low_sequence
-        RETURNING r.*
+        RETURNING r.id
     )
-    SELECT array_agg(ROW(0, d.id, d.partition_id, d.first_sequence, d.last_sequence, d.deliveries, NULL, NULL,
-                         NULL)::queue_piece)
-    INTO gone
-    FROM dropped AS d;
+    SELECT array_agg(n.piece) FILTER (WHERE n.is_whole), array_agg(n.piece)
+    INTO gone, ended
+    FROM (
+        SELECT m.id IN (SELECT d.id FROM dropped AS d) AS is_whole,
+               ROW(0, m.id, m.partition_id, m.first_sequence, LEAST(m.last_sequence, m.low_sequence - 1),
+                   m.deliveries, NULL, NULL, NULL)::queue_piece AS piece
+        FROM removed AS m
+    ) AS n;
     IF queue."order" = 'none' OR gone IS NULL THEN
-        RETURN;
+        RETURN COALESCE(ended, '{}');
     END IF;
-    DELETE FROM queue_keys AS k
-    USING (
-        SELECT DISTINCT f.partition_id, f.key_digest, p.low_sequence
-        FROM unnest(gone) AS g
-        JOIN queue_keys AS f
-            ON f.subscription_id = queue.subscription_id AND f.partition_id = g.partition_id
-            AND f.sequence = g.first_sequence AND f.waiting_id = 0
-        JOIN partitions AS p ON p.id = g.partition_id
-    ) AS d
-    WHERE k.subscription_id = queue.subscription_id AND k.partition_id = d.partition_id
-      AND k.key_digest = d.key_digest AND k.sequence < d.low_sequence AND k.waiting_id = 0 AND k.state <> 'first';
+    WITH followers AS (
+        DELETE FROM queue_keys AS k
+        USING (
+            SELECT DISTINCT f.partition_id, f.key_digest, p.low_sequence
+            FROM unnest(gone) AS g
+            JOIN queue_keys AS f
+                ON f.subscription_id = queue.subscription_id AND f.partition_id = g.partition_id
+                AND f.sequence = g.first_sequence AND f.waiting_id = 0
+            JOIN unnest(part_ids, lows) AS p (id, low_sequence) ON p.id = g.partition_id
+        ) AS d
+        WHERE k.subscription_id = queue.subscription_id AND k.partition_id = d.partition_id
+          AND k.key_digest = d.key_digest AND k.sequence < d.low_sequence AND k.waiting_id = 0 AND k.state <> 'first'
+        RETURNING k.partition_id, k.sequence
+    )
+    SELECT array_agg(ROW(0, 0, f.partition_id, f.sequence, f.sequence, 0, NULL, NULL, NULL)::queue_piece) INTO behind
+    FROM followers AS f;
     PERFORM finish_keys(queue, gone);
+    RETURN ended || COALESCE(behind, '{}');
 END
 $$;
