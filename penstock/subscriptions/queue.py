@@ -113,9 +113,8 @@ class Peeked:
 class QueueSettings:
     """The settings of a queue; times in seconds.
 
-    ``order``: none, or key.  Then no event is handed out while an earlier one of its key (in its
-    partition) is unfinished.  It is chosen before the first receive, and kept.
-    ``retention_seconds``: older events are thrown away unread by the sweep; 0 means never.
+    ``order``: none, or key: an event waits until the earlier ones of its key, in its partition, are
+    finished.  It is kept.  ``retention_seconds``: what is older ends with the sweep; 0: nothing.
     """
 
     visibility_seconds: float

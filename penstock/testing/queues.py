@@ -51,8 +51,7 @@ _BOUNDS: dict[str, tuple[float, float, bool]] = {
 }
 _MOST_RECEIVED, _MOST_ENTRIES, _LONGEST_ENTRY = 1_000, 10_000, 1_000
 _LONGEST_CLAIM, _LONGEST_DELAY = 43_200, 31_536_000
-#: A transaction with a claim may take at least so long.
-_SHORTEST_LIMIT = timedelta(seconds=10)
+_SHORTEST_LIMIT = timedelta(seconds=10)  # a transaction with a claim may take at least so long
 _NEVER_FINISHED = "was handed out as often as it may be, and never finished"
 
 

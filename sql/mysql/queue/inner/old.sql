@@ -25,9 +25,9 @@ BEGIN
 END;
 
 -- name: end_old
--- Throws away what queues have kept for longer than they shall, at most 100,000 events of a partition that were
--- not dealt, 10,000 ranges that were, and 2,000 copies. Chance chooses among more queues than max_rows: one that cannot be helped, because somebody
--- has its oldest event, hides no other one.
+-- Throws away what queues have kept for longer than they shall, at most 100,000 events of a partition that were not
+-- dealt, and of each queue 10,000 ranges that were, and 2,000 copies. Chance chooses among more queues than max_rows:
+-- one that cannot be helped, because somebody has its oldest event, hides no other one.
 CREATE PROCEDURE end_old(max_rows INT)
 BEGIN
     DECLARE found_id, owner_id BIGINT;
@@ -60,7 +60,7 @@ BEGIN
             SELECT q.subscription_id FROM queues AS q WHERE q.subscription_id = found_id FOR UPDATE SKIP LOCKED);
         IF owner_id IS NOT NULL THEN
             -- Under the lock: it may have been set since.
-            SET seconds = (SELECT q.retention_seconds FROM queues AS q WHERE q.subscription_id = owner_id);
+            SELECT q.retention_seconds INTO seconds FROM queues AS q WHERE q.subscription_id = owner_id;
             IF seconds > 0 THEN
                 CALL end_old_of(owner_id, present - INTERVAL seconds * 1000000 MICROSECOND);
             END IF;

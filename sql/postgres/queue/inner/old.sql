@@ -28,9 +28,9 @@ END
 $$;
 
 -- name: end_old
--- Throws away what queues have kept for longer than they shall, at most 100,000 events of a partition that were
--- not dealt, 10,000 ranges that were, and 2,000 copies. Chance chooses among more queues than max_rows: one that cannot be helped, because somebody
--- has its oldest event, hides no other one.
+-- Throws away what queues have kept for longer than they shall, at most 100,000 events of a partition that were not
+-- dealt, and of each queue 10,000 ranges that were, and 2,000 copies. Chance chooses among more queues than max_rows:
+-- one that cannot be helped, because somebody has its oldest event, hides no other one.
 CREATE OR REPLACE FUNCTION end_old(max_rows integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
