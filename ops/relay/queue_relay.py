@@ -158,8 +158,9 @@ class QueueRelay:
         self._pause = self.options.poll_seconds
         #: Whether it was connected, and its sink there, since it runs.
         self._has_begun = False
-        #: Whether the last look has found nothing.
-        self._is_idle = False
+        #: Whether the last look has found nothing, and whether something was sent since: by key,
+        #: other events may have waited for that.
+        self._is_idle = self._has_sent = False
         #: Whether the sink has taken something since the start, or since it was away last.
         self._gets_through = False
 
@@ -185,9 +186,10 @@ class QueueRelay:
                 self.prepare(connection)
                 while self._clock() < until:
                     self.turn(connection)
-                    if not self._in_hand and (self._is_idle or self._breaker.state == OPEN):
+                    is_over = self._is_idle and not self._has_sent
+                    if not self._in_hand and (is_over or self._breaker.state == OPEN):
                         break
-                    if not self._is_idle:
+                    if not is_over:
                         self._look_at = self._clock()
                     self._sender.wait(_WAKE_SECONDS if self._in_hand else _REST_SECONDS)
                 self.finish(connection)
@@ -286,7 +288,7 @@ class QueueRelay:
         self._ready.extend(found)
         self._in_hand |= {each.receipt: until for each in found}
         options = self.options
-        self._is_idle = not found
+        self._is_idle, self._has_sent = not found, False
         if found:
             self._pause = options.poll_seconds
         if len(found) < room:
@@ -331,6 +333,7 @@ class QueueRelay:
             self._gets_through = True
             self.result.events += self._acknowledge(connection, [each.delivery for each in sent])
             self._unmarked = [each for each in self._unmarked if each.error is not None]
+            self._has_sent = True
         while self._unmarked:
             self._failed(connection, self._unmarked[0])
             del self._unmarked[0]
