@@ -154,7 +154,8 @@ $$;
 -- name: record_old
 -- Records what a queue has thrown away because of its age: a row for all that follow each other.
 CREATE OR REPLACE FUNCTION record_old(owner_id bigint, ended queue_piece[]) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
     INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence, purged_by, reason)
     SELECT owner_id, i.partition_id, min(i.first_sequence), max(i.last_sequence), principal(), 'retention_seconds'
     FROM (
@@ -168,5 +169,6 @@ LANGUAGE sql AS $$
             FROM unnest(ended) AS e
         ) AS n
     ) AS i
-    GROUP BY i.partition_id, i.island
+    GROUP BY i.partition_id, i.island;
+END
 $$;
