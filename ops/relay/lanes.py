@@ -303,6 +303,8 @@ class RelayLanes:
         for lane in lanes:
             if lane.is_aborted:
                 continue
+            # Before the thread runs: the call may return at once, and that is no failure of its.
+            lane.aborted_at, lane.is_aborted = time.monotonic(), True
             if lane.channel is not None:
                 ending = threading.Thread(
                     target=_aborted, args=(lane.channel, lane.served), daemon=True
@@ -311,9 +313,7 @@ class RelayLanes:
                     ending.start()
                 except RuntimeError as error:  # the machine has no thread for it: at the next look
                     log.warning("a call of %s cannot be ended now: %s", lane.served.topic, error)
-                    continue
-            lane.aborted_at = time.monotonic()
-            lane.is_aborted = True
+                    lane.is_aborted = False
 
     def _is_overdue(self, lane: Lane) -> bool:
         return lane.is_aborted and time.monotonic() - lane.aborted_at >= ABORT_SECONDS
