@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ops.relay.threads import SideThreads
-from ops.sinks.base import Channel, Sink, SinkLease, SinkUnavailable, abort_of
+from ops.relay.threads import ABORT_SECONDS, MOST_LEFT, SideThreads, end_call
+from ops.sinks.base import Channel, Sink, SinkLease, SinkUnavailable
 from ops.sinks.ends import SinkBehind
 
 if TYPE_CHECKING:
@@ -43,12 +43,6 @@ AT_ONCE = 16
 
 #: How long a relay that is told to stop waits for the blocks that it is sending.
 STOP_SECONDS = 10.0
-
-#: And then for the calls that it has told to end.
-ABORT_SECONDS = 5.0
-
-#: So many threads of calls that do not end are replaced at a time.
-MOST_LEFT = 32
 
 #: How often it is looked whether the lease of a call is still held.
 _LOOK_SECONDS = 0.5
@@ -306,9 +300,7 @@ class RelayLanes:
             # Before the thread runs: the call may return at once, and that is no failure of its.
             lane.aborted_at, lane.is_aborted = time.monotonic(), True
             if lane.channel is not None:
-                ending = threading.Thread(
-                    target=_aborted, args=(lane.channel, lane.served), daemon=True
-                )
+                ending = threading.Thread(target=end_call, args=(lane.channel,), daemon=True)
                 try:
                     ending.start()
                 except RuntimeError as error:  # the machine has no thread for it: at the next look
@@ -354,10 +346,3 @@ def _close(lane: Lane) -> None:
         channel.close()
     except BaseException:  # what it did not give back ends with the process
         log.warning("a channel of %s could not be closed", lane.served.topic, exc_info=True)
-
-
-def _aborted(channel: Channel, served: SinkLease) -> None:
-    try:
-        abort_of(channel)()
-    except BaseException:
-        log.warning("a call for %s could not be ended", served.topic, exc_info=True)

@@ -14,16 +14,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ops.relay.threads import SideThreads
-from ops.sinks.base import Channel, RelayBlock, Sink, SinkLease, SinkUnavailable, abort_of
+from ops.relay.threads import ABORT_SECONDS, MOST_LEFT, SideThreads, end_call
+from ops.sinks.base import Channel, RelayBlock, Sink, SinkLease, SinkUnavailable
 from penstock.subscriptions.queue import Delivery
 
 log = logging.getLogger(__name__)
-
-#: How long a call may go on that was told to end.
-ABORT_SECONDS = 5.0
-#: So many calls that do not end are replaced by a new thread at a time.
-MOST_LEFT = 32
 
 
 @dataclass(slots=True)
@@ -196,7 +191,7 @@ class QueueSender:
             channel = one.channel
         if channel is not None:
             try:
-                threading.Thread(target=_end, args=(channel,), daemon=True).start()
+                threading.Thread(target=end_call, args=(channel,), daemon=True).start()
             except RuntimeError as error:  # the machine has no thread for it: at the next look
                 log.warning("a call of %s cannot be ended now: %s", self._sink.name, error)
                 one.aborted = None
@@ -231,10 +226,3 @@ def _close(channel: Channel) -> None:
         channel.close()
     except BaseException:
         log.warning("a channel could not be closed", exc_info=True)
-
-
-def _end(channel: Channel) -> None:
-    try:
-        abort_of(channel)()
-    except BaseException:
-        log.warning("a call could not be ended", exc_info=True)
