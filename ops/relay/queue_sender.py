@@ -131,11 +131,6 @@ class QueueSender:
                 found.append(one)
         return found
 
-    def abort(self) -> None:
-        """Tell every call to end."""
-        for one in self._busy.values():
-            self._abort(one)
-
     def close(self) -> None:
         """Close every channel.  What is under way is left behind."""
         with self._lock:
