@@ -10,7 +10,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,23 @@ import typer
 
 from penstock import database
 from penstock.cli.archive_targets import ArchiveTargets, archive_targets
+from penstock.cli.event_options import (
+    ContentType,
+    DedupKey,
+    Follow,
+    Headers,
+    Key,
+    MostEvents,
+    MostTailed,
+    NotBefore,
+    OnlyPartition,
+    Partition,
+    Payload,
+    PayloadFile,
+    TailStart,
+    Type,
+    show_published,
+)
 from penstock.cli.fetching import Since
 from penstock.cli.output import (
     Format,
@@ -43,25 +60,17 @@ _PAGE = 100
 
 def publish(
     topic: Topic,
-    payload: Annotated[str | None, typer.Argument(help="Text, or - for standard input.")] = None,
+    payload: Payload = None,
     *,
-    file: Annotated[Path | None, typer.Option(help="Take the payload from a file.")] = None,
-    key: Annotated[str | None, typer.Option(help="Events of one key keep their order.")] = None,
-    type_: Annotated[str, typer.Option("--type", help="What kind of event it is.")] = "",
-    content_type: Annotated[str, typer.Option()] = "application/octet-stream",
-    header: Annotated[
-        list[str] | None, typer.Option(help="name=value, where value is JSON or else text; repeat.")
-    ] = None,
+    file: PayloadFile = None,
+    key: Key = None,
+    type_: Type = "",
+    content_type: ContentType = "application/octet-stream",
+    header: Headers = None,
     event_id: Annotated[uuid.UUID | None, typer.Option()] = None,
-    partition: Annotated[
-        int | None, typer.Option(help="This one, and not that of the key.")
-    ] = None,
-    not_before: Annotated[
-        datetime | None, typer.Option(help="Delay it until then; UTC.", show_default=False)
-    ] = None,
-    dedup_key: Annotated[
-        str | None, typer.Option(help="Publish no second event with this key for a while.")
-    ] = None,
+    partition: Partition = None,
+    not_before: NotBefore = None,
+    dedup_key: DedupKey = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Keep each key in commit order.")
     ] = False,
@@ -87,20 +96,13 @@ def publish(
     )
     with database.connect() as connection:
         done = publish_once(connection, message, strict=strict, checked=checked)
-    if output is Lines.json:
-        show_line({"topic": topic, "event_id": done.event_id, "duplicate": done.duplicate})
-        return
-    if done.duplicate:
-        say("a duplicate: nothing was published, this is the earlier event")
-    sys.stdout.write(f"{done.event_id}\n")
+    show_published(topic, done.event_id, done.duplicate, output)
 
 
 def fetch(
     topic: Topic,
     *,
-    partition: Annotated[
-        int | None, typer.Option("--partition", help="Only this partition, else all.")
-    ] = None,
+    partition: OnlyPartition = None,
     from_sequence: Annotated[
         int | None,
         typer.Option("--from", help="The first sequence, else the first that the database holds."),
@@ -121,7 +123,7 @@ def fetch(
         str | None,
         typer.Option("--from-time", help="Sequenced then or later (ISO 8601), wherever it is."),
     ] = None,
-    max_events: Annotated[int, typer.Option("--max", min=1, help="Of all partitions.")] = 20,
+    max_events: MostEvents = 20,
     target: ArchiveTargets = None,
     output: Output = Format.table,
 ) -> None:
@@ -197,19 +199,9 @@ def _fetched(
 
 def tail(
     topic: Topic,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            help="earliest, latest, or how many of the newest events of each partition.",
-        ),
-    ] = str(_NEWEST),
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
-    ] = False,
-    max_events: Annotated[
-        int | None, typer.Option("--max", min=1, help="Leave after so many events.")
-    ] = None,
+    start: TailStart = str(_NEWEST),
+    follow: Follow = False,
+    max_events: MostTailed = None,
     output: LineOutput = Lines.text,
 ) -> None:
     """Write a topic's events, a line for each, partition by partition; keeps no position."""

@@ -5,13 +5,29 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.event_options import (
+    ContentType,
+    DedupKey,
+    Follow,
+    Headers,
+    Key,
+    MostEvents,
+    MostTailed,
+    NotBefore,
+    OnlyPartition,
+    Partition,
+    Payload,
+    PayloadFile,
+    TailStart,
+    Type,
+    show_published,
+)
 from penstock.cli.events import as_line, header_of, payload_of, until_interrupted
 from penstock.cli.output import Format, LineOutput, Lines, Output, say, show, show_line
 from penstock.errors import InvalidArgument
@@ -31,24 +47,16 @@ subscriptions = typer.Typer(help="Create subscriptions.", no_args_is_help=True)
 
 def publish(
     topic: Topic,
-    payload: Annotated[str | None, typer.Argument(help="Text, or - for standard input.")] = None,
+    payload: Payload = None,
     *,
-    file: Annotated[Path | None, typer.Option(help="Take the payload from a file.")] = None,
-    key: Annotated[str | None, typer.Option(help="Events of one key keep their order.")] = None,
-    type_: Annotated[str, typer.Option("--type", help="What kind of event it is.")] = "",
-    content_type: Annotated[str, typer.Option()] = "application/octet-stream",
-    header: Annotated[
-        list[str] | None, typer.Option(help="name=value, where value is JSON or else text; repeat.")
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option(help="This one, and not that of the key.")
-    ] = None,
-    not_before: Annotated[
-        datetime | None, typer.Option(help="Delay it until then; UTC.", show_default=False)
-    ] = None,
-    dedup_key: Annotated[
-        str | None, typer.Option(help="Publish no second event with this key for a while.")
-    ] = None,
+    file: PayloadFile = None,
+    key: Key = None,
+    type_: Type = "",
+    content_type: ContentType = "application/octet-stream",
+    header: Headers = None,
+    partition: Partition = None,
+    not_before: NotBefore = None,
+    dedup_key: DedupKey = None,
     output: LineOutput = Lines.text,
 ) -> None:
     """Publish one event through the gateway; writes its event id."""
@@ -64,25 +72,18 @@ def publish(
             not_before=not_before.replace(tzinfo=UTC) if not_before else None,
             dedup_key=dedup_key,
         )
-    if output is Lines.json:
-        show_line({"topic": topic, "event_id": done.event_id, "duplicate": done.duplicate})
-        return
-    if done.duplicate:
-        say("a duplicate: nothing was published, this is the earlier event")
-    sys.stdout.write(f"{done.event_id}\n")
+    show_published(topic, done.event_id, done.duplicate, output)
 
 
 def fetch(
     topic: Topic,
     *,
-    partition: Annotated[
-        int | None, typer.Option("--partition", help="Only this partition, else all.")
-    ] = None,
+    partition: OnlyPartition = None,
     from_sequence: Annotated[
         int | None,
         typer.Option("--from", min=1, help="The first sequence, else the first that is there."),
     ] = None,
-    max_events: Annotated[int, typer.Option("--max", min=1, help="Of all partitions.")] = 20,
+    max_events: MostEvents = 20,
     output: Output = Format.table,
 ) -> None:
     """Read events by sequence through the gateway; of several partitions the oldest first."""
@@ -100,19 +101,9 @@ def fetch(
 
 def tail(
     topic: Topic,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            help="earliest, latest, or how many of the newest events of each partition.",
-        ),
-    ] = str(_NEWEST),
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
-    ] = False,
-    max_events: Annotated[
-        int | None, typer.Option("--max", min=1, help="Leave after so many events.")
-    ] = None,
+    start: TailStart = str(_NEWEST),
+    follow: Follow = False,
+    max_events: MostTailed = None,
     output: LineOutput = Lines.text,
 ) -> None:
     """Write a topic's events through the gateway, a line for each; keeps no position."""
@@ -141,9 +132,7 @@ def consume(
     commit: Annotated[
         bool, typer.Option("--commit", help="Move the position past what was written.")
     ] = False,
-    max_events: Annotated[
-        int | None, typer.Option("--max", min=1, help="Leave after so many events.")
-    ] = None,
+    max_events: MostTailed = None,
     format_: Annotated[Lines, typer.Option("--format", help="text, or JSON")] = Lines.text,
 ) -> None:
     """Listen to a subscription through the gateway, and write what it is handed."""
