@@ -1,6 +1,6 @@
 """How the metadata grows with the log: arithmetic, with bytes a row that a real database has shown.
 
-python -m benchmarks.growth prints the tables of docs/scale.md.
+python -m benchmarks.growth prints the tables of docs/evidence/scale.md.
 """
 
 from __future__ import annotations

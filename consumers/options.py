@@ -28,7 +28,7 @@ PREFIX = "PENSTOCK_DAEMON_"
 FILE = f"{PREFIX}CONFIG"
 OPTIONS = options_of(Settings)
 
-#: What each profile sets instead of the defaults. docs/daemon.md has the policies to use with it.
+#: Each profile, and its values in place of the defaults. docs/reference/daemon.md has its policies.
 PROFILES: dict[str, dict[str, Value]] = {
     "balanced": {},
     "latency": {

@@ -1,4 +1,4 @@
-"""The examples of `docs/sql.md`, run in the clients for which they are written.
+"""The examples of `docs/reference/sql.md`, run in the clients for which they are written.
 
 The psql example is also run through the driver, in tests/postgres/database/test_sql_page.py.
 """
@@ -21,7 +21,7 @@ from tests.doctor.mysql_client import client
 from tests.servers import MySQLTestServer
 from tests.support import PostgresServer
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "sql.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "sql.md"
 BLOCKS = re.findall(r"```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 SCHEMA = f"penstock_page_{os.getpid()}"
 SHOP = f"{SCHEMA}_shop"

@@ -1,4 +1,4 @@
-"""Check `docs/coverage.md`: every feature and test of the five seed systems has one valid row.
+"""Check `docs/evidence/coverage.md`: every feature and test of the seeds has one valid row.
 
 The numbers come from the inventory of the seeds. A fresh clone does not hold it, so the ranges are
 written here. A row says one of three things: which tests prove it, what replaces it and why, or
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-PAGE = Path("docs/coverage.md")
+PAGE = Path("docs/evidence/coverage.md")
 
 # Prefix of the numbers -> the last one; each range begins at 1.
 RANGES = {

@@ -20,7 +20,7 @@ from resources.database import EMBEDDED, JOINED
 from resources.embedded import EmbeddedPostgres
 
 #: What Dagster's daemon is told: how often it looks at the freshness of assets.  At its own 30 s
-#: that is 5 s of a processor a minute for 1,000 topics.  docs/deploy.md
+#: that is 5 s of a processor a minute for 1,000 topics.  docs/reference/deploy.md
 #: names it for the daemon that is deployed.
 DAEMON = {"FRESHNESS_DAEMON_INTERVAL_SECONDS": "300"}
 #: A database of one's own follows the policy file that its owner names.

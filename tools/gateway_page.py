@@ -1,4 +1,4 @@
-"""Write the table of calls of `docs/gateway.md`, from the gateway's own table of operations.
+"""Write the table of calls of `docs/reference/gateway.md`, from the gateway's operations.
 
 Run it as `python -m tools.gateway_page`; with `--check` it writes nothing and exits with 1 when the
 page is stale.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from consumers.gateway.app import OPERATIONS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "gateway.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "gateway.md"
 _HEAD = ["| method | path | level | codes | what it does |", "|---|---|---|---|---|"]
 _TABLE = re.compile(re.escape(_HEAD[0]) + r"\n(?:\|.*\n)+")
 

@@ -1,4 +1,4 @@
-"""Take the pictures of docs/dagster.md from a running Dagster web server, with Debian's Chromium.
+"""Take the pictures of docs/reference/dagster.md from a running Dagster, with Chromium.
 
     python -m tools.screenshot [--url http://127.0.0.1:3000] [--only assets] [--output docs/images]
 

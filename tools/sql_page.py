@@ -1,4 +1,4 @@
-"""Write the tables of `docs/sql.md`: every SQL function, as a migrated database has it.
+"""Write the tables of `docs/reference/sql.md`: every SQL function, as a migrated database has it.
 
 Names, arguments, defaults and results come from the database's catalog. What a function does comes
 from the comment above it in its room of `sql/postgres`. What is not in a folder `inner` is public.
@@ -27,7 +27,7 @@ from penstock.database import catalog, config, migrate
 from penstock.driver_errors import BY_SQLSTATE
 from resources.embedded import EmbeddedPostgres
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "sql.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "sql.md"
 
 #: What every function asks for a gateway's login: the page says it once.
 GATE = "acting_account"
@@ -248,15 +248,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _database(given.url) as connection:
             page = render(connection)
     except Stale as error:
-        print(f"docs/sql.md: {error}", file=sys.stderr)
+        print(f"docs/reference/sql.md: {error}", file=sys.stderr)
         return 1
     if PAGE.read_text("utf-8") == page:
         return 0
     if given.check:
-        print("docs/sql.md is stale: run python -m tools.sql_page", file=sys.stderr)
+        print("docs/reference/sql.md is stale: run python -m tools.sql_page", file=sys.stderr)
         return 1
     PAGE.write_text(page, "utf-8")
-    print("docs/sql.md: written")
+    print("docs/reference/sql.md: written")
     return 0
 
 

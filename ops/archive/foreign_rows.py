@@ -149,6 +149,6 @@ def foreign_damage(
     return kind(
         f"the file {path} of the archive of {table.known_as} on {table.target.name} was"
         f" written by another program, and is not a whole part of the archive: {what}",
-        hint="other programs may only OPTIMIZE and VACUUM an archive (docs/archive.md): undo what "
-        "that program did (RESTORE to the version before), then run it again",
+        hint="other programs may only OPTIMIZE and VACUUM an archive (docs/reference/archive.md): "
+        "undo what that program did (RESTORE to the version before), then run it again",
     )

@@ -2,7 +2,7 @@
 
 Each record is the table of its settings: a field that the file may set has a :class:`FileSetting`
 beside its type, and what is in force without it as its value.  :func:`read` reads an entry by this
-table, and a test compares docs/policies.md with it.
+table, and a test compares docs/reference/policies.md with it.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@
         resources={"penstock": PenstockResource()},
     )
 
-It needs the extra ``dagster``, and a driver for the database.  `docs/dagster-projects.md` tells
-more.
+It needs the extra ``dagster``, and a driver for the database.  `docs/reference/dagster-projects.md`
+tells more.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Limits:
     removal_seconds: float = 600.0
 
 
-#: The alert that goes with a check.  Each has a section in docs/alerts.md.
+#: The alert that goes with a check.  Each has a section in docs/reference/alerts.md.
 ALERTS = {
     "sequencer": "PenstockNobodySequences",
     "unsequenced": "PenstockSequencerBehind",
@@ -65,7 +65,7 @@ ALERTS = {
 
 
 def _page(check: str) -> str:
-    return f"docs/alerts.md#{ALERTS[check].lower()}" if check in ALERTS else ""
+    return f"docs/reference/alerts.md#{ALERTS[check].lower()}" if check in ALERTS else ""
 
 
 def error(check: str, what: str, command: str) -> Finding:

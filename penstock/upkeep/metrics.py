@@ -29,7 +29,7 @@ class About:
     together: Callable[[Iterable[float]], float] = sum
 
 
-#: By name, without the prefix and, of counters, without _total.  docs/metrics.md has the same.
+#: By name, without the prefix and, of counters, without _total: docs/reference/metrics.md, too.
 METRICS: dict[str, About] = {
     "sequenced_events": About("counter", "worker", "Events that got their sequence"),
     "sequencer_passes": About("counter", "worker", "Passes of the sequencer"),

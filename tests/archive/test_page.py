@@ -1,4 +1,4 @@
-"""The code of docs/archive.md, as it is on the page: every engine reads the same rows."""
+"""The code of docs/reference/archive.md, as it is on the page: every engine reads the same rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "archive.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "archive.md"
 
 
 def digest(table: pa.Table) -> tuple[int, str]:

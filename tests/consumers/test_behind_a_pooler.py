@@ -175,7 +175,7 @@ def _is_gone(connection: Connection, pid: int) -> bool:
 
 @pytest.mark.parametrize("name", BEHIND_A_POOLER.keys())
 def test_every_adapter_publishes(pooled: str, connection: Connection, name: str) -> None:
-    """With the settings that docs/daemon.md names; more often than a driver waits to prepare."""
+    """With the settings that docs/reference/daemon.md names; more often than a driver waits."""
     topic(connection, name="bank/accounts")
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""`/metrics` exports exactly what docs/metrics.md lists, and the figures add up."""
+"""`/metrics` exports exactly what docs/reference/metrics.md lists, and the figures add up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ from tests.consumers.conftest import TOPIC, Connection, StartDaemon
 from tests.consumers.process import until
 from tests.consumers.test_daemon import RECORD, publish_many
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md").read_text(
+    "utf-8"
+)
 ROW = re.compile(r"^\| `(penstock_\w+)` \| (\w+) \|([^|]*)\| ([^|]*) \|$", re.MULTILINE)
 ALL = ("--roles", "sequencer,sweep,relay,consumers")
 

@@ -22,7 +22,7 @@ from penstock.subscriptions import policies
 from penstock.upkeep.options import Value, chosen, from_environment, from_flags, option, options_of
 from penstock.upkeep.settings import ServiceSettings, UpkeepSettings
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 SECRET = "hunter2"
 URL = f"postgresql://me:{SECRET}@db.example/app"
 

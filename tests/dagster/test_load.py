@@ -266,7 +266,7 @@ def test_a_thousand_topics_load_in_seconds(house: House, policy_path: Path) -> N
     """The aim is 5 s by the clock, on a machine of its own.  This is processor time, and 8 s of it.
 
     Other tests run beside this one, so a clock would measure them too.  And a processor that many
-    share may do half as much a second as one of its own, for which docs/performance.md has 5.8 s.
+    share may do half as much a second as one of its own (docs/evidence/performance.md: 5.8 s).
     """
     house.connection.execute("SELECT penstock.create_namespace('many')")
     for number in range(1_000):

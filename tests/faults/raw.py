@@ -1,7 +1,7 @@
 """A consumer of SQL alone, like a program in another language, without Penstock's Python.
 
 It joins, checks in, reads, and commits its effects with its position in one transaction; the SQL is
-that of docs/sql.md, by the database's own driver.
+that of docs/reference/sql.md, by the database's own driver.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.faults.hooks import Failpoints
 
 Rows = list[tuple[Any, ...]]
 
-#: How long a transaction of its own may be idle, in seconds: docs/sql.md says why.
+#: How long a transaction of its own may be idle, in seconds: docs/reference/sql.md says why.
 IDLE_SECONDS = 2
 
 STALE_LEASE = ("PS010", 31010)

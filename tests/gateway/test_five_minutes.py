@@ -1,4 +1,4 @@
-"""docs/gateway.md: the queue over HTTP in five minutes, as a newcomer runs it."""
+"""docs/reference/gateway.md: the queue over HTTP in five minutes, as a newcomer runs it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _ENDS = "\nkill %1 %2; wait; python -m resources.embedded stop\n"
 @pytest.mark.long
 @pytest.mark.timeout(180)
 def test_the_queue_of_the_page_is_there_in_five_minutes(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/gateway.md").read_text(), re.DOTALL)
+    (block,) = re.findall(
+        r"```sh\n(.*?)```", (ROOT / "docs/reference/gateway.md").read_text(), re.DOTALL
+    )
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
     own = tmp_path / ".penstock"

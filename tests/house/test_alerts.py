@@ -18,7 +18,7 @@ from tools.servers.stores import PROMTOOL
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "penstock.rules.yaml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "penstock.json"
-PAGE = (ROOT / "docs" / "alerts.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "reference" / "alerts.md").read_text("utf-8")
 METRIC = re.compile(r"\bpenstock_\w+")
 EXPORTED = {
     "penstock_" + name + suffix
@@ -180,7 +180,7 @@ def test_an_alert_fires_when_nothing_says_anything(tmp_path: Path) -> None:
                         "exp_labels": {"severity": "page"},
                         "exp_annotations": {
                             "summary": "everything that exports metrics of Penstock is gone",
-                            "runbook": "docs/alerts.md#penstockprogramaway",
+                            "runbook": "docs/reference/alerts.md#penstockprogramaway",
                         },
                     }
                 ],
@@ -248,7 +248,7 @@ def test_each_alert_has_a_section_that_it_names() -> None:
     sections = re.findall(r"^## (Penstock\w+)$", PAGE, re.MULTILINE)
     assert sorted(sections) == sorted(alerts())
     for name, rule in alerts().items():
-        assert rule["annotations"]["runbook"] == f"docs/alerts.md#{name.lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/reference/alerts.md#{name.lower()}"
         text = PAGE.partition(f"## {name}\n")[2].partition("\n## ")[0]
         assert "\n- Look: " in text
         assert "\n- Mend: " in text
@@ -259,7 +259,7 @@ def test_the_doctor_names_sections_that_exist() -> None:
     assert set(ALERTS.values()) <= set(alerts())
     for check in ALERTS:
         found = warning(check, "what", "command")
-        assert found.page == f"docs/alerts.md#{ALERTS[check].lower()}"
+        assert found.page == f"docs/reference/alerts.md#{ALERTS[check].lower()}"
     assert error("server", "what", "command").page == ""
 
 

@@ -163,18 +163,18 @@ def test_an_escaped_bar_is_no_border(tree: Path) -> None:
 def test_the_command_names_every_fault_and_exits_with_one(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    docs = tree / "docs"
-    docs.mkdir()
+    docs = tree / "docs" / "evidence"
+    docs.mkdir(parents=True)
     (docs / "coverage.md").write_text(page({"B-F1": None, "B-F2": "done"}), encoding="utf-8")
     assert check_coverage.main(tree) == 1
     shown = capsys.readouterr().err
-    assert "docs/coverage.md: B-F1: no row" in shown
-    assert "docs/coverage.md: B-F2: status 'done'" in shown
+    assert "docs/evidence/coverage.md: B-F1: no row" in shown
+    assert "docs/evidence/coverage.md: B-F2: status 'done'" in shown
 
 
 def test_the_command_counts_a_good_page(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    docs = tree / "docs"
-    docs.mkdir()
+    docs = tree / "docs" / "evidence"
+    docs.mkdir(parents=True)
     proof = "`tests/log/test_one.py::test_function`"
     text = page({"B-F1": proof, "B-F2": "replaced by a, because b"})
     (docs / "coverage.md").write_text(text, encoding="utf-8")

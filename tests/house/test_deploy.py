@@ -223,7 +223,7 @@ def test_each_command_and_option_exists(command: list[str]) -> None:
 
 def test_each_way_to_deploy_prepares_the_database_first() -> None:
     """The programs refuse a schema that is not theirs; who follows the page has one."""
-    page = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "deploy.md").read_text("utf-8")
     systemd = page.partition("## systemd\n")[2].partition("\n## ")[0]
     before, _, _ = systemd.partition("systemctl enable")
     assert "penstock migrate" in before
@@ -247,7 +247,9 @@ SCRATCH = "/opt/penstock/.penstock"
 def named_variables() -> set[str]:
     """Those that the pages for the platform name."""
     pages = ("deploy", "dagster", "daemon", "relay", "policies")
-    text = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in pages)
+    text = "".join(
+        (ROOT / "docs" / "reference" / f"{name}.md").read_text("utf-8") for name in pages
+    )
     return set(re.findall(r"\b(?:PENSTOCK|DAGSTER_POSTGRES)_[A-Z_]*[A-Z]\b", text))
 
 
@@ -310,8 +312,8 @@ def test_every_folder_that_is_written_is_in_a_volume_and_the_user_s() -> None:
 
 
 def test_every_folder_that_a_unit_writes_is_open_and_the_user_s() -> None:
-    """Guard: ReadWritePaths, and the commands of docs/deploy.md, which also make /etc/penstock."""
-    page = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+    """Guard: ReadWritePaths, and the commands of docs/reference/deploy.md; /etc/penstock too."""
+    page = (ROOT / "docs" / "reference" / "deploy.md").read_text("utf-8")
     made = [path for line in page.splitlines() for path in owned(line)]
     for unit in UNITS:
         settings = dict(

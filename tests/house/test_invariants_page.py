@@ -1,4 +1,4 @@
-"""docs/invariants.md names only tests and guards that exist."""
+"""docs/evidence/invariants.md names only tests and guards that exist."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TEST = re.compile(r"`(tests/[^`]+\.py::\w+)`")
 
 def test_every_test_that_is_named_is_there() -> None:
     """A renamed or deleted test leaves no claim behind."""
-    named = TEST.findall((ROOT / "docs" / "invariants.md").read_text(encoding="utf-8"))
+    named = TEST.findall((ROOT / "docs" / "evidence" / "invariants.md").read_text(encoding="utf-8"))
     assert len(named) > 60
     assert [node for node in named if not has_test(node, ROOT)] == []
 
 
 def _tables() -> list[list[list[str]]]:
     """The cells of each row of each table: no cell has a bar."""
-    page = (ROOT / "docs" / "invariants.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "evidence" / "invariants.md").read_text(encoding="utf-8")
     blocks = [block.splitlines() for block in page.split("\n\n") if block.startswith("|")]
     return [
         [

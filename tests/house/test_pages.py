@@ -8,7 +8,7 @@ from pathlib import Path
 from tools.check_house import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
-DECISIONS = ROOT / "docs" / "decisions"
+DECISIONS = ROOT / "docs" / "evidence" / "decisions"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -81,7 +81,10 @@ def _named_files(text: str) -> list[str]:
 
 def test_the_files_of_the_architecture_page_are_there() -> None:
     """In the text, and in the picture."""
-    page, picture = ROOT / "docs" / "architecture.md", ROOT / "docs" / "images" / "architecture.svg"
+    page, picture = (
+        ROOT / "docs" / "evidence" / "architecture.md",
+        ROOT / "docs" / "images" / "architecture.svg",
+    )
     files = _named_files(page.read_text("utf-8")) + _named_files(picture.read_text("utf-8"))
     assert len(files) > 40
     assert sorted({name for name in files if not (ROOT / name).is_file()}) == []

@@ -1,4 +1,4 @@
-"""The tables of docs/policies.md have every setting, with the bounds that the code has."""
+"""The tables of docs/reference/policies.md have every setting and its bounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ops.policies import settings
 from ops.policies.settings import FileSetting, table
 from penstock.subscriptions.policies import SETTINGS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "policies.md"
 
 SECTIONS = {
     "targets.NAME": settings.TargetSettings,

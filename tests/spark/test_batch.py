@@ -73,7 +73,7 @@ def test_counts_are_equal_before_and_after_a_filtered_action(
 
 
 def test_spark_loses_rows_where_a_source_takes_filters(pushing: SparkSession) -> None:
-    """Why ours takes none.  When this fails, Spark has mended it: see docs/decisions/spark.md."""
+    """Why ours takes none. If this fails, Spark mended it: see docs/evidence/decisions/spark.md."""
     pushing.dataSource.register(PushingSource)
     found = pushing.read.format(PushingSource.name()).load()
     assert found.filter("n > 5").count() == 4

@@ -1,4 +1,4 @@
-"""The Python blocks of docs/spark.md run as they stand there, one after the other."""
+"""The Python blocks of docs/reference/spark.md run as they stand there, one after the other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.kit.log import drain
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "spark.md"
 TOPIC = "shop/orders"
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/testing.md run as they are on the page."""
+"""The examples of docs/reference/testing.md run as they are on the page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "testing.md").read_text(
+    "utf-8"
+)
 
 
 def _page() -> dict[str, Any]:

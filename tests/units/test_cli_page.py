@@ -1,4 +1,4 @@
-"""`docs/cli.md` names every command and every check of the doctor, and nothing else.
+"""`docs/reference/cli.md` names every command and every check of the doctor, and nothing else.
 
 And `penstock --help` looks like the pages of its sub-commands, which Typer makes.
 """
@@ -19,7 +19,7 @@ from penstock.cli import commands as names, page
 from penstock.cli.root import root
 from penstock.doctor import mysql_settings, postgres_settings
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md").read_text("utf-8")
 
 
 def commands() -> dict[str, list[str]]:

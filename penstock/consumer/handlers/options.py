@@ -40,7 +40,7 @@ class TopicPartition(NamedTuple):
 class ConsumerOptions:
     """How a consumer works.  A wrong value raises InvalidArgument.
 
-    docs/consumers.md explains each with an example.
+    docs/reference/consumers.md explains each with an example.
     """
 
     #: Called with each event; ``def`` or ``async def``.

@@ -61,7 +61,7 @@ class QueueConsumer(Rounds):
     ``handler`` is called with each :class:`penstock.QueueDelivery`.  When it returns, the event is
     finished; when it raises, the event comes again after a pause.  It may return a verdict
     (:data:`penstock.queue.AGAIN`).  The options are those of
-    :class:`penstock.consumer.queue.options.QueueOptions`; docs/queue.md explains them.
+    :class:`penstock.consumer.queue.options.QueueOptions`; docs/reference/queue.md explains them.
     """
 
     @taking(QueueOptions)

@@ -15,7 +15,7 @@ from penstock.topics.validation import Range
 class QueueOptions:
     """How a consumer of a queue works.  A wrong value raises InvalidArgument.
 
-    docs/queue.md explains each.
+    docs/reference/queue.md explains each.
     """
 
     #: Called with each :class:`penstock.QueueDelivery`; ``def`` or ``async def``.

@@ -50,7 +50,7 @@ class Consumer(Rounds):
     Give ``handler``, called with each event, or ``batch_handler``, called with each :class:`Batch`;
     ``def`` or ``async def``.  An event that fails comes again after a pause, as the subscription's
     retry policy says.  The options are those of :class:`ConsumerOptions`;
-    docs/consumers.md explains them.
+    docs/reference/consumers.md explains them.
     """
 
     @taking(ConsumerOptions)

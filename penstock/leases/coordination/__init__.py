@@ -1,7 +1,7 @@
 """Which consumers are alive and which partitions they hold, in a store that the user chooses.
 
 One contract (:class:`LeaseRegistry`), four stores: the subscription's own database (the default),
-etcd, Redis, and the memory of one process.  docs/coordination.md compares them.
+etcd, Redis, and the memory of one process.  docs/reference/coordination.md compares them.
 """
 
 from __future__ import annotations

@@ -70,10 +70,10 @@ def _dialect(db: ContractDatabase) -> str:
 
 
 def test_the_code_of_the_page(tenants: Tenants, shop: Account, carrier: str) -> None:
-    blocks = blocks_of("docs/accounts.md")
+    blocks = blocks_of("docs/reference/accounts.md")
     names = {"account_id": shop.account_id, "key_id": shop.key_id}
     with as_login(tenants, carrier) as own:
-        run("docs/accounts.md", *blocks, connection=own, penstock=penstock, **names)
+        run("docs/reference/accounts.md", *blocks, connection=own, penstock=penstock, **names)
     log.sequence(tenants.owner)
     assert _reads(tenants.owner)[-1] == b"..."
 

@@ -117,7 +117,7 @@ def test_another_process_goes_on(db: ContractDatabase, own: Connection, tmp_path
 def test_an_event_that_always_crashes_is_a_dead_letter(
     db: ContractDatabase, own: Connection, tmp_path: Path, poison: str
 ) -> None:
-    """Each crash is an attempt, as docs/dead-letters.md counts them; the others are handled."""
+    """Each crash is an attempt, as docs/reference/dead-letters.md counts them; others go on."""
     _publish(own, "good", poison, "better")
     worker = _started(db, tmp_path)
     try:

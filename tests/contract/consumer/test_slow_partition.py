@@ -26,7 +26,7 @@ from tests.kit.stream import filled, running, stored
 def test_a_slow_partition_holds_up_the_others_of_a_consumer_without_concurrency(
     db: ContractDatabase, options: dict[str, Any], waits: bool
 ) -> None:
-    """By default one handler runs at a time, in the loop's thread: docs/consumers.md says so."""
+    """By default one handler runs at a time, in the loop's thread (consumers.md)."""
     own = db.connect()
     filled(own, partitions=2, events=2)
     others, slow = threading.Event(), list[int]()

@@ -1,6 +1,6 @@
 """Faults of the catalogue on every engine: unknown outcomes, two-phase commits, deadlocks, changes.
 
-F9, F11, F12 and F23; docs/invariants.md names the tests of the others.
+F9, F11, F12 and F23; docs/evidence/invariants.md names the tests of the others.
 """
 
 from __future__ import annotations

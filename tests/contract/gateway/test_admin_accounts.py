@@ -15,7 +15,7 @@ from tests.contract.gateway.kit import MASTERS, Client, Gateway, Reply, send
 from tests.contract.gateway.page_kit import KEY, NASTY, Visitor, page_of, text_of as read
 from tests.contract.pages.blocks import text_of
 
-DOCS = "docs/gateway.md"
+DOCS = "docs/reference/gateway.md"
 _numbers = itertools.count(1)
 
 

@@ -1,6 +1,6 @@
 """The page in a real browser: filter, redrive what matches, pause, revoke a key.
 
-With PENSTOCK_PICTURES=docs/images it also takes the pictures of docs/gateway.md.
+With PENSTOCK_PICTURES=docs/images it also takes the pictures of docs/reference/gateway.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/gateway.md: its commands run, and its table of calls is the gateway's own."""
+"""docs/reference/gateway.md: its commands run, and its table of calls is the gateway's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.gateway.page_kit import KEY as PAGE_KEY, Visitor
 from tests.contract.pages.blocks import text_of
 from tools import gateway_page
 
-PAGE = "docs/gateway.md"
+PAGE = "docs/reference/gateway.md"
 
 
 def test_the_table_of_calls_is_that_of_the_page() -> None:

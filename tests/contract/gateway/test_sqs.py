@@ -296,7 +296,7 @@ def test_errors_have_both_names_in_json_and_a_header(shop: Client, url: str) -> 
 
 def test_the_code_of_the_page_runs(shop: Client, sqs: Any) -> None:
     assert shop.key is not None
-    (block,) = blocks_of("docs/sqs.md")
+    (block,) = blocks_of("docs/reference/sqs.md")
     for place, value in {
         "http://127.0.0.1:8080": f"http://127.0.0.1:{shop.port}",
         "KEY_ID": shop.key.key_id,
@@ -304,7 +304,7 @@ def test_the_code_of_the_page_runs(shop: Client, sqs: Any) -> None:
     }.items():
         assert place in block
         block = block.replace(place, value)
-    exec(compile(block, "docs/sqs.md", "exec"), {})
+    exec(compile(block, "docs/reference/sqs.md", "exec"), {})
     counts = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     url = sqs.get_queue_url(QueueName="mails")["QueueUrl"]
     left = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=counts)["Attributes"]

@@ -14,7 +14,7 @@ from tests.kit.stream import SUBSCRIPTION, filled, member_with_lease
 
 
 def _set(connection: Any, seconds: int, *, idle: bool) -> None:
-    """A limit in seconds: for an idle transaction as docs/sql.md says it, or for a lock."""
+    """A limit in seconds: for an idle transaction (see docs/reference/sql.md), or for a lock."""
     if database.dialect_of(connection) == "postgres":
         name = "idle_in_transaction_session_timeout" if idle else "lock_timeout"
         database.execute(connection, f"SET {name} = '{seconds}s'")
@@ -41,7 +41,7 @@ def _check_in_beside_an_idle_one(db: ContractDatabase, *, limited: bool) -> None
 
 
 def test_with_the_limit_others_check_in(db: ContractDatabase) -> None:
-    """D8 for programs of SQL alone. Guard: the limit that docs/sql.md tells them to set."""
+    """D8 for programs of SQL alone. Guard: the limit of docs/reference/sql.md."""
     _check_in_beside_an_idle_one(db, limited=True)
 
 

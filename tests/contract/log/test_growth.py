@@ -1,4 +1,4 @@
-"""The arithmetic of docs/scale.md, against what a small log really has."""
+"""The arithmetic of docs/evidence/scale.md, against what a small log really has."""
 
 from __future__ import annotations
 
@@ -111,5 +111,5 @@ def test_what_is_stored_follows_the_rows() -> None:
 
 
 def test_the_page_shows_the_table() -> None:
-    page = Path(__file__).resolve().parents[3] / "docs" / "scale.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "evidence" / "scale.md"
     assert "\n".join(lines()) in page.read_text(encoding="utf-8")

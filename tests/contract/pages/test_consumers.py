@@ -1,4 +1,4 @@
-"""The code of docs/consumers.md runs as it is on the page."""
+"""The code of docs/reference/consumers.md runs as it is on the page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.contract.pages import asgi
 from tests.contract.pages.blocks import blocks_of, run, text_of
 from tests.kit.log import drain, topic
 
-PAGE = "docs/consumers.md"
+PAGE = "docs/reference/consumers.md"
 
 
 def test_every_block_runs(db: ContractDatabase, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The Python blocks of docs/history.md run as they stand there, one after the other."""
+"""The Python blocks of docs/reference/history.md run as they stand there, one after the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.contract.pages.blocks import blocks_of, run
 from tests.kit.copies import copy_all, drop
 from tests.kit.log import drain, topic as create_topic
 
-PAGE = "docs/history.md"
+PAGE = "docs/reference/history.md"
 TOPIC = "shop/orders"
 
 

@@ -1,4 +1,4 @@
-"""The block of docs/lease-hand-over.md, on the log in memory."""
+"""The block of docs/reference/lease-hand-over.md, on the log in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.pages.blocks import blocks_of, run
 
-PAGE = "docs/lease-hand-over.md"
+PAGE = "docs/reference/lease-hand-over.md"
 
 
 def test_a_lease_changes_hands(capsys: pytest.CaptureFixture[str]) -> None:

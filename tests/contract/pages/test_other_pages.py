@@ -21,24 +21,24 @@ from tests.kit.copies import copy_all
 from tests.kit.log import drain, topic
 
 #: Every page with Python blocks, and the test that runs them.  Those with Spark run on PostgreSQL
-#: each time, and docs/spark.md on all engines in the long form.
+#: each time, and docs/reference/spark.md on all engines in the long form.
 RUN_BY = {
     "README.md": "tests/contract/pages/test_readme.py",
-    "docs/accounts.md": "tests/contract/accounts/test_acting.py",
-    "docs/archive.md": "tests/archive/test_page.py",
-    "docs/consumers.md": "tests/contract/pages/test_consumers.py",
-    "docs/coordination.md": "tests/contract/pages/test_other_pages.py",
-    "docs/dagster-projects.md": "tests/contract/pages/test_other_pages.py",
-    "docs/duties.md": "tests/contract/pages/test_other_pages.py",
-    "docs/gateway.md": "tests/contract/gateway/test_page.py",
-    "docs/history.md": "tests/contract/pages/test_history.py",
-    "docs/lease-hand-over.md": "tests/contract/pages/test_lease_hand_over.py",
-    "docs/metrics.md": "tests/contract/pages/test_other_pages.py",
-    "docs/publishing.md": "tests/contract/pages/test_publishing.py",
-    "docs/queue.md": "tests/contract/pages/test_queue.py",
-    "docs/spark.md": "tests/spark/test_page.py",
-    "docs/testing.md": "tests/testing/test_page.py",
-    "docs/sqs.md": "tests/contract/gateway/test_sqs.py",
+    "docs/reference/accounts.md": "tests/contract/accounts/test_acting.py",
+    "docs/reference/archive.md": "tests/archive/test_page.py",
+    "docs/reference/consumers.md": "tests/contract/pages/test_consumers.py",
+    "docs/reference/coordination.md": "tests/contract/pages/test_other_pages.py",
+    "docs/reference/dagster-projects.md": "tests/contract/pages/test_other_pages.py",
+    "docs/reference/duties.md": "tests/contract/pages/test_other_pages.py",
+    "docs/reference/gateway.md": "tests/contract/gateway/test_page.py",
+    "docs/reference/history.md": "tests/contract/pages/test_history.py",
+    "docs/reference/lease-hand-over.md": "tests/contract/pages/test_lease_hand_over.py",
+    "docs/reference/metrics.md": "tests/contract/pages/test_other_pages.py",
+    "docs/reference/publishing.md": "tests/contract/pages/test_publishing.py",
+    "docs/reference/queue.md": "tests/contract/pages/test_queue.py",
+    "docs/reference/spark.md": "tests/spark/test_page.py",
+    "docs/reference/testing.md": "tests/testing/test_page.py",
+    "docs/reference/sqs.md": "tests/contract/gateway/test_sqs.py",
 }
 
 
@@ -72,28 +72,28 @@ def test_a_consumer_of_the_page_on_coordination(db: ContractDatabase, etcd_url: 
     penstock.publish(connection, "shop/orders", b"1")
     drain(connection)
     seen: list[bytes] = []
-    consumer, loop = blocks_of("docs/coordination.md")
+    consumer, loop = blocks_of("docs/reference/coordination.md")
     consumer = consumer.replace("etcd://127.0.0.1:2379", etcd_url).replace("=shop", f"={db.engine}")
     consumer = f"consumer = {consumer.strip()}\nconsumer.run()"
     handler = lambda event: seen.append(event.payload)  # noqa: E731
-    run("docs/coordination.md", consumer, penstock=penstock, url=db.url, bill=handler)
+    run("docs/reference/coordination.md", consumer, penstock=penstock, url=db.url, bill=handler)
     assert seen == [b"1"]
     running = Once()
     loop = loop.replace("etcd://127.0.0.1:2379", etcd_url).replace('"shop"', f'"own-{db.engine}"')
-    names = run("docs/coordination.md", loop, partition_id=7, running=running, sequence=5)
+    names = run("docs/reference/coordination.md", loop, partition_id=7, running=running, sequence=5)
     assert (running.looks, names["consumer"].held) == (2, {})
     assert names["registry"].position(7) == 5
 
 
 def test_the_duties_of_a_fleet(db: ContractDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both names are of one database here: what one sequences the other leaves."""
-    (block,) = blocks_of("docs/duties.md")
+    (block,) = blocks_of("docs/reference/duties.md")
     for name in ("ORDERS_URL", "BANK_URL"):
         monkeypatch.setenv(name, db.url)
     connection = db.connect()
     topic(connection, 1, "shop/orders")
     penstock.publish(connection, "shop/orders", b"1")
-    names = run("docs/duties.md", block, session=None)
+    names = run("docs/reference/duties.md", block, session=None)
     assert {each.state for each in names["outcomes"]} <= {"done", "left"}
     assert sum(each.events for each in names["outcomes"]) == 1
 
@@ -102,23 +102,27 @@ def test_the_metrics_of_an_application(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timings, "observer", None)
-    (block,) = blocks_of("docs/metrics.md")
-    text = run("docs/metrics.md", block)["text"]
+    (block,) = blocks_of("docs/reference/metrics.md")
+    text = run("docs/reference/metrics.md", block)["text"]
     assert 'penstock_operation_seconds_count{operation="publish"}' in text
     connection = db.connect()
     topic(connection, 1, "shop/orders")
     penstock.publish(connection, "shop/orders", b"1")
-    assert run("docs/metrics.md", block)["text"] != text
+    assert run("docs/reference/metrics.md", block)["text"] != text
 
 
 def test_a_dagster_project_has_its_assets() -> None:
     """tests/dagster/test_projects.py runs the whole project of the examples."""
-    first, second = blocks_of("docs/dagster-projects.md")
-    names: dict[str, Any] = run("docs/dagster-projects.md", first)
+    first, second = blocks_of("docs/reference/dagster-projects.md")
+    names: dict[str, Any] = run("docs/reference/dagster-projects.md", first)
     assert isinstance(names["defs"], dg.Definitions)
     dg.Definitions.validate_loadable(names["defs"])
     names = run(
-        "docs/dagster-projects.md", second, dg=dg, archived_topic=archived_topic, pyarrow=pyarrow
+        "docs/reference/dagster-projects.md",
+        second,
+        dg=dg,
+        archived_topic=archived_topic,
+        pyarrow=pyarrow,
     )
     assert isinstance(names["revenue_of_day"], dg.AssetsDefinition)
 
@@ -126,8 +130,8 @@ def test_a_dagster_project_has_its_assets() -> None:
 def test_what_the_page_on_the_archive_asks_the_database(
     db: ContractDatabase, tmp_path: Path
 ) -> None:
-    """Those blocks of docs/archive.md that need a database, on every engine."""
-    first, *others = blocks_of("docs/archive.md")
+    """Those blocks of docs/reference/archive.md that need a database, on every engine."""
+    first, *others = blocks_of("docs/reference/archive.md")
     (last,) = (each for each in others if "batches" in each)
     connection = db.connect()
     topic(connection, 2, "bank/accounts")
@@ -135,5 +139,5 @@ def test_what_the_page_on_the_archive_asks_the_database(
     drain(connection)
     seal(connection, "bank/accounts", max_age_seconds=0)
     copy_all(connection, "bank/accounts", Target("local", str(tmp_path)))
-    names = run("docs/archive.md", first, last, url=db.url, folder=str(tmp_path))
+    names = run("docs/reference/archive.md", first, last, url=db.url, folder=str(tmp_path))
     assert sum(batch.num_rows for batch in names["batches"]) == names["first"].event_count

@@ -1,4 +1,4 @@
-"""What docs/production.md says of uninstalling leaves nothing."""
+"""What docs/reference/production.md says of uninstalling leaves nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def url(
 
 
 def test_nothing_of_penstock_is_left(url: str, engine: str) -> None:
-    blocks = re.findall(r"```sql\n(.*?)```", text_of("docs/production.md"), re.DOTALL)
+    blocks = re.findall(r"```sql\n(.*?)```", text_of("docs/reference/production.md"), re.DOTALL)
     kind = "postgres" if engine == "postgres" else "mysql"
     (text,) = (each for each in blocks if ("CASCADE" in each) == (kind == "postgres"))
     with closing(database.connect(url)) as connection:

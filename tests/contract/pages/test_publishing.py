@@ -1,4 +1,4 @@
-"""The Python blocks of docs/publishing.md run as they stand there."""
+"""The Python blocks of docs/reference/publishing.md run as they stand there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kit.log import drain
 if TYPE_CHECKING:
     from penstock.database import Connection
 
-PAGE = "docs/publishing.md"
+PAGE = "docs/reference/publishing.md"
 #: What the blocks that are the same on every engine publish, and those of one engine's drivers.
 ALL = {8, 10}
 OF_POSTGRES = {1, 2, 3, 5, 6, 7, 11, 12, 30, 31, 32, 33}

@@ -1,4 +1,4 @@
-"""The Python blocks of docs/queue.md run as they stand there, one after the other."""
+"""The Python blocks of docs/reference/queue.md run as they stand there, one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.pages.blocks import blocks_of, run, text_of
 from tests.kit.log import drain
 
-PAGE = "docs/queue.md"
+PAGE = "docs/reference/queue.md"
 
 
 def test_every_block_runs(

@@ -217,7 +217,7 @@ def test_no_sql_mode_changes_a_text(mysql_db: MySQLDatabase, mode: str) -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_bytes_that_are_no_text_are_refused(mysql_db: MySQLDatabase, function: str) -> None:
-    """In a strict session, as the servers are set; docs/sql.md says so of the others."""
+    """In a strict session, as the servers are set; docs/reference/sql.md says so of the others."""
     with open_transaction(mysql_db) as own, pytest.raises(Exception) as refused:
         database.execute(
             own,

@@ -104,7 +104,7 @@ def test_the_doctor_says_who_holds_the_bound(db: ContractDatabase, own: Connecti
     receive(own, 1)
     (finding,) = examine_queues(own, Limits())
     assert f"{TOPIC} partition 0 sequence 2, hand-out 1" in finding.what, "1 waits for a retry"
-    assert finding.page == "docs/alerts.md#penstockqueueold"
+    assert finding.page == "docs/reference/alerts.md#penstockqueueold"
 
 
 def test_the_doctor_names_an_old_event(

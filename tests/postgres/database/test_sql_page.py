@@ -1,4 +1,4 @@
-"""`docs/sql.md`: its tables are the catalog's, and its example works, by psycopg and in psql."""
+"""`docs/reference/sql.md`: its tables are the catalog's; its example works in psycopg and psql."""
 
 from __future__ import annotations
 
