@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
     from pyspark.sql import SparkSession
 
-pytest_plugins = ["tests.brokers"]
+pytest_plugins = ["tests.brokers", "tests.kit.proof"]
 
 _numbers = itertools.count(1)
 

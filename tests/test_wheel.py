@@ -17,6 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.consumers.process import until
+from tests.kit.proof import proves
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -133,6 +134,7 @@ class Upkeep:
             return str(answer.read().decode())
 
 
+@proves("advice can be followed")
 def test_a_small_installation_needs_nothing_but_the_wheel(
     clean_python: Path, empty_database_url: str, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ from penstock.archive.targets import Target
 from penstock.errors import EpochError, TargetUnavailable
 from penstock.records import LogEpoch
 from tests.archive.logs import Log, archived_rows, archived_table, only_file, read_by_tasks, states
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,7 @@ def versions(target: Target, log: Log) -> int:
     return table.version()
 
 
+@proves("D10 on every engine")
 def test_archive_is_the_log(spark: SparkSession, log: Log, target: Target) -> None:
     """Every column of every event, its checksum in SQL, in Python and in Spark, and no more."""
     log.publish_odd()
@@ -303,6 +305,7 @@ def test_a_place_that_cannot_be_written(spark: SparkSession, log: Log, tmp_path:
     assert all(not epoch.targets for epoch in log_epochs(log.connection, log.topic))
 
 
+@proves("D10 of many")
 def test_one_that_cannot_be_made_among_many_stops_no_other(
     spark: SparkSession, log: Log, target: Target
 ) -> None:
@@ -337,6 +340,7 @@ def _made_without_the_first(spark: SparkSession, log: Log, target: Target, count
     return len(caught.value.made)
 
 
+@proves("D10 of many")
 def test_a_task_that_fails_stops_no_other_log_epoch(
     spark: SparkSession, log: Log, target: Target
 ) -> None:

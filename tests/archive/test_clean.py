@@ -20,6 +20,7 @@ from penstock.errors import BelowLowSequence, EpochError, RetentionRefused
 from penstock.log import fetch
 from tests.archive.logs import Log, archived, archived_rows, archived_table, only_file, states
 from tests.kit.cleaning import clean as verb, clean_believing
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -206,6 +207,7 @@ def test_readers_below_the_low_sequence_get_the_typed_error(log: Log) -> None:
         fetch(log.connection, log.topic, 0, 10)
 
 
+@proves("D9 at a damaged copy")
 def test_one_flipped_bit_keeps_everything(log: Log, target: Target) -> None:
     """The copy is recorded as verified, its file has its size; the run reads it and stops.
 

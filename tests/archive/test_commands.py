@@ -13,6 +13,7 @@ from penstock.archive.targets import Target
 from penstock.cli import main
 from tests.archive.logs import Log, archived_rows, bring, flip, only_file, states
 from tests.archive.test_rollup import yesterday
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,7 @@ def test_archive_and_backfill(
     assert f"the archive target at {place} is not available" in capsys.readouterr().err
 
 
+@proves("D10 over damage")
 def test_a_flipped_byte_of_what_the_database_has_dropped_is_mended_by_commands(
     spark: SparkSession,
     log: Log,

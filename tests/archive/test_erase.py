@@ -37,6 +37,7 @@ from tests.archive.logs import Log, bring, plan_of, record
 from tests.archive.test_rollup import day_files, yesterday
 from tests.kit.copies import drop
 from tests.kit.erasing import BY_KEY, WHO, WHY, archived, left_in, secret_log
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +63,7 @@ def _require_erased(log: Log, target: Target, before: list[Any]) -> None:
     assert (found.events, found.finished_at is None) == (6, False)
 
 
+@proves("what was erased is nowhere")
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_file_that_log_epochs_share_is_replaced_as_one(
     log: Log, target: Target, dropped: bool
@@ -94,6 +96,7 @@ def test_folders_of_layout_1_become_files_of_layout_2(
     _require_erased(log, target, before)
 
 
+@proves("what was erased is nowhere", how="killed anywhere")
 @pytest.mark.parametrize("layout", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize(
     "place",
@@ -152,6 +155,7 @@ def _killed(log: Log, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
             erase(log.url, BY_KEY, WHY, [target])
 
 
+@proves("what was erased is nowhere", how="killed anywhere")
 def test_what_a_killed_erasure_has_left_is_no_damage(
     log: Log, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +178,7 @@ def test_what_a_killed_erasure_has_left_is_no_damage(
     _require_erased(log, target, before)
 
 
+@proves("what was erased is nowhere", guard="nobody forgets what it has written")
 def test_without_the_guard_an_audit_takes_the_copies_from_an_erasure(
     log: Log, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +214,7 @@ def _slow_archive(log: Log, target: Target, *, written: bool) -> Callable[[], No
     return go_on
 
 
+@proves("no copy with old bytes counts")
 def test_a_slower_run_of_the_archive_brings_nothing_back(log: Log, target: Target) -> None:
     """Its copy is not recorded, and it replaces what it has committed."""
     before = log.rows()

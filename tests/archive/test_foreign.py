@@ -29,6 +29,7 @@ from tests.archive.logs import Log, bring, states
 from tests.archive.test_clean import keep
 from tests.archive.test_rollup import check_all, day_files, yesterday
 from tests.kit.cleaning import clean
+from tests.kit.proof import proves
 
 
 def _delta(log: Log, target: Target, layout: int = DAYS) -> DeltaTable:
@@ -78,6 +79,7 @@ def _rollup(log: Log, target: Target) -> None:
     rollup(log.url, log.topic, target)
 
 
+@proves("D10 under other engines")
 @pytest.mark.parametrize("verb", [_audit, _files, _rollup])
 def test_what_was_optimized_is_the_archive_still(optimized: Log, target: Target, verb: Any) -> None:
     """Read by its columns, and compared with the seals; VACUUM takes nothing then."""
@@ -86,6 +88,7 @@ def test_what_was_optimized_is_the_archive_still(optimized: Log, target: Target,
     check_all(optimized, target)
 
 
+@proves("D10 under other engines")
 def test_rows_in_any_order_are_found(log: Log, target: Target) -> None:
     log.publish_odd()
     log.publish_many(24)
@@ -111,6 +114,7 @@ def _low(log: Log) -> int:
     return int(log.one("SELECT min(low_sequence) FROM penstock.partitions"))
 
 
+@proves("D10 under other engines")
 def test_clean_drops_only_what_the_delta_log_names(optimized: Log, target: Target) -> None:
     """The files that it reads are there after a VACUUM.  Guard: it reads what the log names."""
     events = len(optimized.rows())
@@ -122,6 +126,7 @@ def test_clean_drops_only_what_the_delta_log_names(optimized: Log, target: Targe
     assert _whole(optimized, target) == events
 
 
+@proves("D10 under other engines", guard="the Delta log")
 def test_without_the_delta_log_clean_drops_what_vacuum_removes(
     log: Log, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +146,7 @@ def test_without_the_delta_log_clean_drops_what_vacuum_removes(
         _whole(log, target)
 
 
+@proves("D10 under other engines")
 def test_what_was_dropped_before_is_found_again_after_a_vacuum(log: Log, target: Target) -> None:
     """The manifest names files that are gone. A look for lost files finds the rows elsewhere."""
     log.publish_odd()
@@ -160,6 +166,7 @@ def test_what_was_dropped_before_is_found_again_after_a_vacuum(log: Log, target:
     assert set(states(log)) == {"verified"}
 
 
+@proves("D10 under other engines")
 def test_a_foreign_file_that_is_not_what_was_sealed_stays_and_stops_all(
     log: Log, target: Target
 ) -> None:
@@ -193,6 +200,7 @@ def folders(log: Log, target: Target) -> Log:
     return log
 
 
+@proves("D10 under other engines")
 def test_folders_that_another_program_has_written_again_are_read(
     folders: Log, target: Target
 ) -> None:
@@ -208,6 +216,7 @@ def test_folders_that_another_program_has_written_again_are_read(
     assert set(states(folders)) == {"verified"}
 
 
+@proves("D10 under other engines", guard="the file's own word")
 def test_without_a_file_of_ours_clean_drops_what_vacuum_removes(
     folders: Log, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +248,7 @@ def _break(target: Target, log: Log, layout: int) -> list[Path]:
     return found
 
 
+@proves("D10 under other engines")
 @pytest.mark.parametrize(
     ("layout", "verb"),
     [
@@ -277,6 +287,7 @@ def test_a_damaged_foreign_file_is_made_again_from_another_target(
     assert len(missing_copies(log.connection, log.topic, "local")) == len(epochs)
 
 
+@proves("D10 under other engines", guard="that it can be made again")
 def test_a_damaged_foreign_file_without_another_copy_stays(
     optimized: Log, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +307,7 @@ def test_a_damaged_foreign_file_without_another_copy_stays(
     assert day_files(optimized, target) == []
 
 
+@proves("D10 under other engines")
 def test_rows_that_another_program_has_deleted_are_a_clear_error(log: Log, target: Target) -> None:
     log.publish_many(12)
     log.seal()
@@ -311,6 +323,7 @@ def test_rows_that_another_program_has_deleted_are_a_clear_error(log: Log, targe
     check_all(log, target)
 
 
+@proves("what was erased is nowhere", how="compacted by another engine")
 @pytest.mark.parametrize("layout", [FOLDERS, DAYS])
 def test_an_erasure_removes_what_another_program_has_written(
     log: Log, target: Target, monkeypatch: pytest.MonkeyPatch, layout: int

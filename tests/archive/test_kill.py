@@ -16,6 +16,7 @@ from penstock.archive.copies import key_of
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from tests.archive.logs import Log, archived_rows, archived_table
+from tests.kit.proof import proves
 from tests.kit.standing import standing
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 
+@proves("D10 under kills")
 @pytest.mark.parametrize(
     ("place", "committed"),
     [("between_commits", {(0, 1)}), ("before_record", {(0, 1), (1, 1)})],

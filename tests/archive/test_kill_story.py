@@ -16,6 +16,7 @@ from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from tests.archive.fuses import PLACES, FusedSink, fuse
 from tests.archive.logs import Log, archived_rows, read_by_tasks
+from tests.kit.proof import proves
 from tests.kit.standing import standing
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def _archived(spark: SparkSession, log: Log, target: Target, at: Collection[int]
     raise AssertionError("it does not come to an end")
 
 
+@proves("D10 under kills")
 @pytest.mark.parametrize(
     ("epochs", "fuses", "seed"),
     [

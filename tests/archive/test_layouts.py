@@ -20,6 +20,7 @@ from penstock.archive.targets import Target
 from tests.archive.folders import bring_folders
 from tests.archive.logs import Log, archived_rows, bring, flip, only_file, read_by_tasks, states
 from tests.archive.test_rollup import manifest_rows, yesterday
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,7 @@ def mixed(log: Log, target: Target) -> Log:
     return log
 
 
+@proves("D10 of two layouts")
 def test_copies_of_both_layouts_are_read_verified_and_kept(
     spark: SparkSession, mixed: Log, target: Target
 ) -> None:
@@ -64,6 +66,7 @@ def test_copies_of_both_layouts_are_read_verified_and_kept(
     assert set(target.root.rglob("*.parquet")) == before
 
 
+@proves("D10 of two layouts")
 def test_a_damaged_copy_of_layout_1_is_mended_into_layout_2(
     spark: SparkSession, mixed: Log, target: Target
 ) -> None:
@@ -80,6 +83,7 @@ def test_a_damaged_copy_of_layout_1_is_mended_into_layout_2(
     assert archived_rows(target, mixed) == manifest_rows(mixed, target) == mixed.rows()
 
 
+@proves("D10 of two layouts")
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
 def test_a_damaged_file_with_many_log_epochs_is_mended(
     spark: SparkSession, log: Log, target: Target, damage: Callable[[Path], None]
@@ -111,6 +115,7 @@ def test_a_damaged_file_with_many_log_epochs_is_mended(
     assert archived_rows(target, log) == manifest_rows(log, target) == log.rows()
 
 
+@proves("D10 of two layouts")
 def test_a_damaged_file_is_not_replaced_while_a_part_of_it_cannot_be_made(
     spark: SparkSession, log: Log, target: Target
 ) -> None:

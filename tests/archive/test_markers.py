@@ -24,6 +24,7 @@ from penstock.errors import ForeignTarget, TargetUnavailable
 from tests.archive.logs import Log, archived, bring, only_file, plan_of, states
 from tests.archive.test_clean import keep, low_sequences
 from tests.kit.cleaning import clean
+from tests.kit.proof import proves
 
 
 def unmount(target: Target) -> Path:
@@ -57,6 +58,7 @@ def verbs(log: Log, target: Target) -> list[Callable[[], object]]:
     ]
 
 
+@proves("D9, D10 without a disk")
 def test_a_target_that_is_not_mounted_loses_and_gets_nothing(log: Log, target: Target) -> None:
     """0 copies forgotten, 0 files written, nothing dropped; mounted again all is as it was.
 
@@ -90,6 +92,7 @@ def test_a_file_in_the_place_of_a_target_is_told_as_such(log: Log, tmp_path: Pat
     assert file.read_text() == "not a directory"
 
 
+@proves("D9, D10 without a disk", guard="require_target")
 def test_without_the_marker_every_copy_is_forgotten(
     log: Log, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +122,7 @@ def test_a_target_that_goes_away_during_an_audit(
     assert states(log) == ["verified"] * 2
 
 
+@proves("D9, D10 without a disk")
 def test_a_task_on_a_machine_without_the_target(log: Log, target: Target) -> None:
     """It writes nothing, and what it cannot read is not damaged."""
     first, _ = archived(log, target)
@@ -138,6 +142,7 @@ def test_a_task_on_a_machine_without_the_target(log: Log, target: Target) -> Non
     assert list(target.root.iterdir()) == []
 
 
+@proves("D9, D10 without a disk")
 def test_the_marker_says_whose_the_target_is(log: Log, target: Target) -> None:
     """Another installation's place is refused, and so is one place under two names."""
     archived(log, target)
@@ -165,6 +170,7 @@ def test_looking_marks_nothing_and_the_first_use_does(log: Log, target: Target) 
     check_marker(target, installation)
 
 
+@proves("D9, D10 without a disk")
 def test_a_target_of_before_markers_is_known_by_what_it_holds(log: Log, target: Target) -> None:
     """An upgrade needs no hand: its tables hold every copy that is recorded there."""
     archived(log, target)

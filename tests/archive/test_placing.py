@@ -27,6 +27,7 @@ from penstock.errors import ConfigurationError
 from tests.archive.logs import Log, bring
 from tests.kit.cleaning import clean
 from tests.kit.placements import on_each
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +87,7 @@ def house(log: Log, tmp_path: Path, spark: SparkSession) -> House:
     return house
 
 
+@proves("D10 on some of many targets")
 def test_two_targets_of_three_down_at_once(house: House) -> None:
     """Publishing, reading and the quorum stay as promised; what is missing is caught up."""
     log = house.log
@@ -112,6 +114,7 @@ def test_two_targets_of_three_down_at_once(house: House) -> None:
     assert house.lacking(two) == 0
 
 
+@proves("D10 on some of many targets")
 def test_the_rest_is_caught_up_and_a_stand_in_counts(house: House) -> None:
     """Guard: Placement.held, which counts every target of the policy."""
     placement = Placement(dict.fromkeys(NAMES, 1), 2, 2)
@@ -126,6 +129,7 @@ def test_the_rest_is_caught_up_and_a_stand_in_counts(house: House) -> None:
     assert {copy.target for copy in house.place(on_each(*NAMES)).made} == {"a"}
 
 
+@proves("D10 on some of many targets")
 def test_one_flipped_bit_is_found_and_repaired_from_another_target(house: House) -> None:
     """Also where the database has dropped the log epoch: the other copy is all there is."""
     log = house.log
@@ -223,6 +227,7 @@ def silent() -> Iterator[Silent]:
     store.close()
 
 
+@proves("D10 on some of many targets")
 def test_a_stuck_target_meets_its_time_limit_and_the_next_one_takes_over(
     house: House, silent: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +247,7 @@ def test_a_stuck_target_meets_its_time_limit_and_the_next_one_takes_over(
     assert (speeds["d"][1], max(speeds, key=lambda name: speeds[name][0])) == (1, "d")
 
 
+@proves("D10 on some of many targets")
 def test_a_spark_job_that_is_stuck_is_cancelled(house: House) -> None:
     """Guard: cancel_jobs(); without it the task would hold its core for good."""
     from ops.archive.limits import within

@@ -18,6 +18,7 @@ from penstock.errors import EpochError, LogBehind
 from penstock.log.histories import restore_status
 from tests.archive.logs import TOPIC, Log
 from tests.kit.log import topic as create_topic
+from tests.kit.proof import proves
 from tests.relay.test_put_back import Restored
 from tests.support import PostgresServer
 
@@ -77,6 +78,7 @@ def _recorded(url: str) -> dict[tuple[int, int], int]:
         }
 
 
+@proves("D10 over a restore")
 @pytest.mark.parametrize("events", [0, 20, 400], ids=["behind", "sealed anew", "grown beyond"])
 def test_what_was_written_of_the_lost_time_is_not_recorded(
     spark: SparkSession, database_url: str, target: Target, restored: Restored, events: int
@@ -126,6 +128,7 @@ def _put_back_before_reading(
     return set(_held(target))
 
 
+@proves("D10 over a restore")
 def test_what_is_read_after_the_restore_is_not_claimed_for_the_lost_time(
     spark: SparkSession, database_url: str, target: Target, restored: Restored
 ) -> None:

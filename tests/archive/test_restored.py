@@ -17,6 +17,7 @@ from penstock.log.histories import reconcile, restore_status
 from penstock.topics import names
 from tests.archive.logs import TOPIC, Log, archived_table
 from tests.kit.log import topic as create_topic
+from tests.kit.proof import proves
 from tests.support import PostgresServer
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def test_it_stops(spark: SparkSession, copy: str, target: Target) -> None:
     require_archived(copy, TOPIC, target)
 
 
+@proves("D10 over a restore", guard="require_archived")
 def test_without_it_nobody_is_stopped(
     spark: SparkSession, copy: str, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ from tests.archive import stalled_rollup
 from tests.archive.folders import bring_folders
 from tests.archive.logs import Log, Row, bring, plan_of, record, states
 from tests.archive.test_markers import mount, unmount
+from tests.kit.proof import proves
 
 
 def yesterday(log: Log, days: int = 1) -> None:
@@ -103,6 +104,7 @@ def check_all(log: Log, target: Target) -> None:
     assert [read_back(plan, target).damage for plan in plans.values()] == [""] * len(plans)
 
 
+@proves("D10 of a rollup")
 def test_the_files_of_a_closed_day_become_one(log: Log, target: Target, copies: list[Copy]) -> None:
     """Sorted, with every log epoch where the manifest and the file itself say that it is."""
     (made,) = rollup(log.url, log.topic, target)
@@ -176,6 +178,7 @@ def test_each_day_has_its_own_files_and_large_ones_stay(
 PLACES = {"before the check": False, "before the commit": False, "after the commit": True}
 
 
+@proves("D10 of a rollup")
 @pytest.mark.parametrize("place", PLACES)
 def test_a_rollup_that_is_killed_loses_nothing(
     log: Log, target: Target, copies: list[Copy], place: str
@@ -232,6 +235,7 @@ class Dropping(RowWriter):
         super().add(batch.slice(0, batch.num_rows - 1))
 
 
+@proves("D10 of a rollup", guard="reading back")
 def test_what_is_not_as_sealed_is_not_committed(
     log: Log, target: Target, copies: list[Copy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +265,7 @@ def test_a_file_that_is_not_recorded_as_a_whole_stays(
     check_all(log, target)
 
 
+@proves("D10 of a rollup")
 def test_two_rollups_at_once(log: Log, target: Target, copies: list[Copy]) -> None:
     """One of them makes the file, and the other's is removed.
 
@@ -283,6 +288,7 @@ def test_two_rollups_at_once(log: Log, target: Target, copies: list[Copy]) -> No
     check_all(log, target)
 
 
+@proves("D10 of a rollup", guard="the app transactions")
 def test_of_two_commits_from_one_version_one_fails(
     log: Log, target: Target, copies: list[Copy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +314,7 @@ def packs(log: Log, target: Target) -> list[rollups._Pack]:
     return list(rollups._packs(log.connection, log.topic, table, day))
 
 
+@proves("D10 of a rollup")
 def test_a_repair_during_a_rollup(log: Log, target: Target, copies: list[Copy]) -> None:
     """A file that was replaced meanwhile is not replaced once more: the rollup gives up."""
     real = commits.replace_files

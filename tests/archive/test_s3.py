@@ -36,6 +36,7 @@ from penstock.errors import ForeignTarget, TargetUnavailable
 from tests.archive.logs import Log, Row, bring, read_by_tasks, states
 from tests.archive.test_rollup import manifest_rows, yesterday
 from tests.kit.erasing import BY_KEY, SECRET as ERASED, WHO, WHY, archived, secret_log
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,6 +86,7 @@ def rows_of(log: Log, target: Target) -> list[Row]:
     return sorted((tuple(row.values()) for row in table.to_pylist()), key=lambda row: row[:2])
 
 
+@proves("D9, D10 on an object store")
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_archive_verify_lose_and_backfill(spark: SparkSession, log: Log, s3: Target) -> None:
@@ -107,6 +109,7 @@ def test_archive_verify_lose_and_backfill(spark: SparkSession, log: Log, s3: Tar
     assert rows_of(log, s3) == manifest_rows(log, s3) == log.rows()
 
 
+@proves("D9, D10 on an object store")
 def test_rollup_and_tidy(log: Log, s3: Target) -> None:
     log.publish_many(100)
     log.seal(max_events=10)
@@ -152,6 +155,7 @@ def secrets_in(endpoint: str, target: Target) -> int:
     return sum(ERASED in each for each in found)
 
 
+@proves("D9, D10 on an object store", guard="the conditional put")
 def test_a_table_is_created_once(endpoint: str, s3: Target) -> None:
     """Guard: the conditional put of the first commit."""
     with ThreadPoolExecutor(4) as pool:
@@ -162,6 +166,7 @@ def test_a_table_is_created_once(endpoint: str, s3: Target) -> None:
     assert one.endswith(" 0")
 
 
+@proves("D9, D10 on an object store", guard="the conditional put")
 def test_the_marker_is_put_once(log: Log, s3: Target) -> None:
     """Guard: the conditional put; another name or installation is refused."""
     require_target(log.url, s3, write=True)
@@ -170,6 +175,7 @@ def test_the_marker_is_put_once(log: Log, s3: Target) -> None:
         require_target(log.url, dataclasses.replace(s3, name="warm"), write=True)
 
 
+@proves("D9, D10 on an object store")
 def test_what_gives_no_answer_is_unavailable_and_loses_nothing(
     log: Log, s3: Target, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +204,7 @@ def test_what_gives_no_answer_is_unavailable_and_loses_nothing(
     assert audit_files(log.url, log.topic, s3) == []
 
 
+@proves("D9, D10 on an object store")
 def test_a_file_that_is_gone_is_missing(log: Log, s3: Target) -> None:
     """The store is there and says so: then it is no longer a copy."""
     log.publish_odd()

@@ -28,6 +28,7 @@ from penstock.archive.targets import Target
 from penstock.errors import ConfigurationError
 from tests.archive.logs import TOPIC
 from tests.kit.digests import DigestFields, batch_of
+from tests.kit.proof import proves
 
 INSTALLATION = "00000000-0000-4000-8000-000000000000"
 DAY = "2026-01-31"
@@ -89,6 +90,7 @@ def test_a_task_alone_changes_nothing(target: Target) -> None:
     assert files_of(target) == set()
 
 
+@proves("D10 under kills", guard="what an abort leaves")
 def test_an_abort_after_the_commit_takes_nothing_out_of_the_archive(target: Target) -> None:
     """Spark aborts when the process that has committed dies before it can say so.
 
@@ -162,6 +164,7 @@ def test_committing_again_is_refused(target: Target) -> None:
     assert len(files_of(target)) == 1
 
 
+@proves("D10 of two layouts", guard="the app transaction of a commit")
 def test_two_committers_that_saw_the_same_table(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

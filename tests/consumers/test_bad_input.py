@@ -13,6 +13,7 @@ from consumers import __main__ as command
 from penstock.consumer.running import process
 from penstock.consumer.running.supervisor import Supervisor
 from tests.consumers.conftest import Connection, StartDaemon
+from tests.kit.proof import proves
 
 HANDLERS = "tests.consumers.handlers"
 
@@ -139,6 +140,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@proves("options of a daemon")
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_call_is_one_line(
     log: Connection, database_url: str, refusal: Refusal, name: str

@@ -29,6 +29,7 @@ from tests.consumers.process import until
 from tests.doctor.pooler import Pooler
 from tests.kit.adapters import BEHIND_A_POOLER, run
 from tests.kit.log import TOPIC, drain, texts, topic
+from tests.kit.proof import proves
 from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
@@ -85,6 +86,7 @@ def at_least_once(url: str) -> Callable[[Event], None]:
     return handle
 
 
+@proves("behind a pooler")
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -116,6 +118,7 @@ def _no_detection(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(postgres, "_look_for_pooler", lambda *_: None)
 
 
+@proves("behind a pooler", guard="_look_for_pooler and _run")
 def test_without_the_guards_a_consumer_stumbles(
     pooled: str, effects: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +132,7 @@ def test_without_the_guards_a_consumer_stumbles(
     assert "prepared statement" in consumer.stats.last_error
 
 
+@proves("behind a pooler")
 def test_a_pooler_that_was_not_seen_costs_no_attempt(
     pooled: str, effects: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +177,7 @@ def _is_gone(connection: Connection, pid: int) -> bool:
     return found.fetchone() is None
 
 
+@proves("behind a pooler")
 @pytest.mark.parametrize("name", BEHIND_A_POOLER.keys())
 def test_every_adapter_publishes(pooled: str, connection: Connection, name: str) -> None:
     """With the settings that docs/reference/daemon.md names; more often than a driver waits."""
@@ -222,6 +227,7 @@ def test_tail_goes_on(pooled: str, connection: Connection) -> None:
             assert next(found).payload == str(number).encode()
 
 
+@proves("behind a pooler")
 def test_a_stray_notice_tells_nobody(
     pooled: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +247,7 @@ def test_a_stray_notice_tells_nobody(
             assert listener.is_told is told
 
 
+@proves("behind a pooler")
 def test_a_daemon_serves(
     pooled: str, effects: Connection, daemons: StartDaemon, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from penstock.subscriptions import stream
 from resources.embedded import EmbeddedPostgres
 from tests.consumers.conftest import PARTITIONS, TOPIC, Connection, StartDaemon, make_log
 from tests.consumers.process import Daemon, until
+from tests.kit.proof import proves
 from tests.support import FAST_SETTINGS
 
 RECORD = "billing=tests.consumers.handlers:record"
@@ -123,6 +124,7 @@ def gated(log: Connection, url: str, daemons: StartDaemon, *arguments: str) -> D
     return daemon
 
 
+@proves("L8")
 def test_sigterm_drains(log: Connection, database_url: str, daemons: StartDaemon) -> None:
     daemon = gated(log, database_url, daemons)
     daemon.terminate()
@@ -138,6 +140,7 @@ def test_sigterm_drains(log: Connection, database_url: str, daemons: StartDaemon
     assert "Traceback" not in daemon.text()
 
 
+@proves("L8")
 def test_a_second_sigterm_aborts(log: Connection, database_url: str, daemons: StartDaemon) -> None:
     daemon = gated(log, database_url, daemons)
     daemon.terminate()

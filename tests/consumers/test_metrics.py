@@ -30,6 +30,7 @@ from penstock.upkeep.watch import Watch
 from tests.consumers.conftest import TOPIC, Connection, StartDaemon
 from tests.consumers.process import until
 from tests.consumers.test_daemon import RECORD, publish_many
+from tests.kit.proof import proves
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md").read_text(
     "utf-8"
@@ -62,6 +63,7 @@ def of_queues() -> Described:
     return exported(exposition({(name, "mails"): 1.0 for name in names}).decode())
 
 
+@proves("the list of metrics")
 def test_the_page_and_the_daemon_say_the_same(
     log: Connection, database_url: str, daemons: StartDaemon, tmp_path: Path
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_scrape_a_second_is_not_a_question_a_second(log: Connection, database_
     watch.close()
 
 
+@proves("what waits is said")
 def test_dead_letters_are_a_figure(
     log: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

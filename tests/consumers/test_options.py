@@ -21,6 +21,7 @@ from penstock.errors import ConfigurationError
 from penstock.subscriptions import policies
 from penstock.upkeep.options import Value, chosen, from_environment, from_flags, option, options_of
 from penstock.upkeep.settings import ServiceSettings, UpkeepSettings
+from tests.kit.proof import proves
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 SECRET = "hunter2"
@@ -37,6 +38,7 @@ GIVEN = [
 ]
 
 
+@proves("options of a daemon")
 @pytest.mark.parametrize("given", GIVEN)
 def test_the_strongest_source_counts(given: tuple[str, ...], tmp_path: Path) -> None:
     """Guard: the order of the sources; every pair of them, and all at once."""
@@ -100,6 +102,7 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
 }
 
 
+@proves("options of a daemon")
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_a_bad_file_is_refused(name: str, tmp_path: Path) -> None:
     text, said = BAD_FILES[name]

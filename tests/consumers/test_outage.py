@@ -27,6 +27,7 @@ from tests import servers
 from tests.consumers.conftest import StartDaemon
 from tests.consumers.process import SOON_PENSTOCK, Daemon, until
 from tests.faults.proxy import HOST, Proxies
+from tests.kit.proof import proves
 from tests.support import FAST_SETTINGS, missing
 from tools.servers import FAST, MARIADB, MYSQL, Distribution, MySQLServer
 
@@ -135,6 +136,8 @@ def at_the_rate(attempts: list[float]) -> bool:
     )
 
 
+@proves("L9 of a daemon")
+@proves("F6", how="the daemon")
 def test_a_database_that_is_killed_and_comes_back(victim: Victim, daemons: StartDaemon) -> None:
     """Guard: the pace of the process; beside it a daemon that has (almost) none."""
     with Proxies() as proxies:
@@ -170,6 +173,7 @@ def test_a_database_that_is_killed_and_comes_back(victim: Victim, daemons: Start
         assert (paced.exit_code(), hasty.exit_code()) == (0, 0)
 
 
+@proves("readyz")
 def test_the_upkeep_goes_on_when_the_database_is_back(victim: Victim, tmp_path: Path) -> None:
     """It says so in its log, and its pages say how it is meanwhile."""
     with Proxies() as proxies:
@@ -206,6 +210,7 @@ def unsequenced(victim: Victim) -> int:
         return int(database.call(connection, "unsequenced")[0][0])
 
 
+@proves("no connection left", how="a daemon whose sessions end then")
 @pytest.mark.long
 def test_no_connection_is_left_for_a_while(victim: Victim, daemons: StartDaemon) -> None:
     """Others have them all when the daemon's own sessions end; nothing is lost, nothing is dead."""
@@ -264,6 +269,7 @@ def _take_all(url: str, stack: ExitStack) -> None:
             refused += 1
 
 
+@proves("L9 of a daemon")
 def test_never_more_than_the_rate_in_any_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock of our own, which the callers' waits move."""
     now = [0.0]

@@ -23,6 +23,7 @@ from tests.consumers.test_daemon import (
     payloads,
     publish_many,
 )
+from tests.kit.proof import proves
 
 TWO = (*BOTH, "--processes", "2")
 
@@ -61,6 +62,8 @@ def stands_still_and_goes_on(daemon: Daemon, pid: int) -> None:
     until(lambda: daemon.get("/livez")[0] == 200, "its life")
 
 
+@proves("D5 over crashes")
+@proves("livez")
 def test_one_is_killed_and_started_again_and_its_partitions_are_served(
     log: Connection, database_url: str, daemons: StartDaemon
 ) -> None:
@@ -94,6 +97,7 @@ def test_one_is_killed_and_started_again_and_its_partitions_are_served(
     assert lease_states(log) == {("AVAILABLE", None)}
 
 
+@proves("L8")
 def test_sigterm_drains_all(log: Connection, database_url: str, daemons: StartDaemon) -> None:
     daemon = daemons(database_url, *TWO, "--batch-consumer", GATED, "--consumer-id", "me")
     daemon.wait_started()
@@ -114,6 +118,7 @@ def test_sigterm_drains_all(log: Connection, database_url: str, daemons: StartDa
     assert "Traceback" not in daemon.text()
 
 
+@proves("L8")
 def test_a_second_sigterm_ends_all(
     log: Connection, database_url: str, daemons: StartDaemon
 ) -> None:
@@ -130,6 +135,7 @@ def test_a_second_sigterm_ends_all(
     assert done(log) == 0
 
 
+@proves("L8")
 def test_when_the_first_dies_the_others_leave(
     log: Connection, database_url: str, daemons: StartDaemon
 ) -> None:
@@ -144,6 +150,7 @@ def test_when_the_first_dies_the_others_leave(
     assert lease_states(log) == {("AVAILABLE", None)}
 
 
+@proves("livez")
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_stuck_handler_is_named(
     log: Connection, database_url: str, daemons: StartDaemon, processes: str

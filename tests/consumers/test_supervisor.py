@@ -22,6 +22,7 @@ from penstock.errors import (
     SubscriptionNotFound,
 )
 from tests.consumers.process import until
+from tests.kit.proof import proves
 
 
 class Clock:
@@ -169,6 +170,7 @@ class Silent(BaseException):
         raise ValueError
 
 
+@proves("S16, whatever is raised")
 @pytest.mark.parametrize("kind", [Silent, SystemExit, KeyboardInterrupt])
 def test_whatever_ends_a_worker_it_is_started_again(
     pair: Pair, clock: Clock, bounds: list[float], kind: type[BaseException]
@@ -180,6 +182,8 @@ def test_whatever_ends_a_worker_it_is_started_again(
     assert (one.starts, two.starts, supervisor.states()[0][1]) == (2, 1, 1)
 
 
+@proves("what passes ends no consumer")
+@proves("D5 over crashes", guard="the look at ProcessEnded")
 @pytest.mark.parametrize(
     "error",
     [
@@ -198,6 +202,7 @@ def test_what_passes_ends_no_program_that_is_young(
     assert supervisor.states()[0][1] == 1
 
 
+@proves("D5 over crashes", guard="the look at ProcessEnded")
 def test_without_the_look_a_crash_ends_a_young_program(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +238,7 @@ def test_the_pause_doubles_up_to_a_bound_and_forgets_after_good_times(
     assert supervisor.states()[0][1] == 8
 
 
+@proves("a silent connection stops nobody", how="the longest pause")
 def test_when_the_database_is_back_a_worker_does_not_wait_for_long(
     pair: Pair, clock: Clock, bounds: list[float]
 ) -> None:
@@ -312,6 +318,7 @@ def test_stop_from_a_signal_handler_wakes_the_waiting_thread(pair: Pair) -> None
     assert calls == [signal.SIGUSR1]
 
 
+@proves("L8", guard="waiting that ends now and then")
 def test_a_signal_that_another_thread_takes_is_seen(pair: Pair) -> None:
     """Guard: waiting ends now and then; nothing wakes the main thread when it was not interrupted.
 

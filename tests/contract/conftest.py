@@ -21,6 +21,7 @@ from tests.contract.databases import (
 )
 from tests.contract.in_memory import runs_in_memory
 from tests.contract.memory_kit import MemoryContractDatabase
+from tests.contract.tenants import Tenants, tenants_of, three_topics
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -71,3 +72,18 @@ def mysql_db(request: pytest.FixtureRequest) -> Iterator[MySQLDatabase]:
     shared.reset()
     yield shared
     shared.close()
+
+
+@pytest.fixture
+def tenants(db: ContractDatabase) -> Iterator[Tenants]:
+    """Logins of this engine's server.  The roles are installed."""
+    with tenants_of(db) as found:
+        found.install()
+        known_topics.clear()
+        yield found
+
+
+@pytest.fixture
+def neighbours(tenants: Tenants) -> None:
+    """A topic for us, one for them and an open one; each with an event and a subscription."""
+    three_topics(tenants)

@@ -32,6 +32,7 @@ from tests.contract.databases import ContractDatabase
 from tests.coordination.consuming import Seen, consumer, killed, memory
 from tests.faults.proxy import HOST, Proxies
 from tests.kit.log import Connection, wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
@@ -47,6 +48,7 @@ from tools.servers import StoreServer
 PARTITIONS, EVENTS = 4, 10
 
 
+@proves("S9 to S11 for a consumer with `coordination`")
 @pytest.mark.parametrize("assign", ["stealing", "coordinated"])
 def test_two_share_and_each_event_is_handled_once_in_order(
     connection: Connection, database_url: str, store: str, assign: str
@@ -81,6 +83,7 @@ def test_on_each_engine(db: ContractDatabase) -> None:
     assert consumer(db.url, store, seen).run_until_idle() == 0
 
 
+@proves("S9 to S11 for a consumer with `coordination`", guard="RELEASING")
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_what_is_in_hand_is_finished_before_it_is_given_back(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
@@ -118,6 +121,7 @@ def test_what_is_in_hand_is_finished_before_it_is_given_back(
     assert others.count == (0 if is_guarded else 1)
 
 
+@proves("S9 to S11 for a consumer with `coordination`")
 def test_a_killed_consumer_is_replaced(
     connection: Connection, database_url: str, store: str
 ) -> None:
@@ -186,6 +190,7 @@ def test_an_async_consumer_too(connection: Connection, database_url: str) -> Non
     assert stored(connection) == EVENTS
 
 
+@proves("S9 to S11 for a consumer with `coordination`", guard="the local clock")
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_the_local_clock_ends_a_lease(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
@@ -348,6 +353,8 @@ def test_a_pause_is_heard(
         wait_until(lambda: seen.count == EVENTS, "all are handled")
 
 
+@proves("S13 with positions elsewhere")
+@proves("S13 with positions elsewhere", guard="the comparison with the log")
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_a_position_beyond_the_log_is_not_passed_over(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
@@ -366,6 +373,7 @@ def test_a_position_beyond_the_log_is_not_passed_over(
         consumer(database_url, store, Seen()).run_until_idle()
 
 
+@proves("S13 with positions elsewhere")
 def test_moved_there_and_back_nothing_is_lost(
     connection: Connection,
     database_url: str,

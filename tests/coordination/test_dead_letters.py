@@ -27,6 +27,7 @@ from tests.contract.stream_guards import NO_EPOCH
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.coordination.consuming import Seen, consumer, expired, killed, memory, stopped
 from tests.kit.log import Connection, wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import (
     SUBSCRIPTION,
     filled,
@@ -91,6 +92,7 @@ def poisoned(connection: Any, url: str, store: str) -> Poison:
     return handler
 
 
+@proves("D7, S24 for letters with positions elsewhere")
 def test_a_poison_event_is_one_letter(
     connection: Connection, database_url: str, store: str
 ) -> None:
@@ -180,6 +182,7 @@ def killed_between(connection: Any, url: str, store: str, monkeypatch: pytest.Mo
     return seen
 
 
+@proves("D7, S24 for letters with positions elsewhere")
 def test_killed_between_the_letter_and_the_position(
     connection: Connection, database_url: str, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +191,7 @@ def test_killed_between_the_letter_and_the_position(
     assert seen.sequences == {0: [4, 5]}
 
 
+@proves("D7, S24 for letters with positions elsewhere", guard="following it")
 def test_without_a_look_at_the_database_it_is_handled_too(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +236,7 @@ def writing(own: Any, member: Membership, lease: Lease) -> Iterable[Callable[[],
     yield lambda: dead_letters.fail_redriven(own, member, letter, "bad")
 
 
+@proves("D7, S24 for letters with positions elsewhere")
 def test_a_stale_holder_writes_no_letter(
     connection: Connection, database_url: str, store: str
 ) -> None:
@@ -261,6 +266,7 @@ def test_a_stale_holder_writes_no_letter(
     assert letters_of(connection) == [(0, 3, "dead", 1)]
 
 
+@proves("D7, S24 for letters with positions elsewhere", guard="the lease_epoch")
 @EACH_ENGINE
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_the_fence_of_each_engine(db: ContractDatabase, is_guarded: bool) -> None:
@@ -288,6 +294,7 @@ def test_the_fence_of_each_engine(db: ContractDatabase, is_guarded: bool) -> Non
         assert (count(db, "attempts"), letters_of(own), stored(own)) == (0, [], 2)
 
 
+@proves("D7, S24 for letters with positions elsewhere", guard="leases of the database")
 @EACH_ENGINE
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_leases_of_the_database_are_not_another_stores(
@@ -332,6 +339,7 @@ def test_who_died_in_the_database_holds_nothing_up(db: ContractDatabase) -> None
     assert stored(own) == 5
 
 
+@proves("D7, S24 for letters with positions elsewhere", guard="telling the database before work")
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_it_is_handled_or_a_letter(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch, is_guarded: bool

@@ -10,6 +10,7 @@ import pytest
 from penstock.errors import BackwardCommit, DuplicateSession, StaleLease, UnknownConsumer
 from penstock.leases.coordination import LeaseRegistry
 from tests.coordination.bench import Bench, InMemory
+from tests.kit.proof import proves
 
 STEPS = 100
 NAMES = ("a", "b", "c")
@@ -117,6 +118,7 @@ class Play:
                 self.judge.holders[partition_id] = None
 
 
+@proves("S9, S10, S11 on every registry")
 def test_random_consumers(bench: Bench) -> None:
     judge = Play(bench, seed=1).run(STEPS)
     assert judge.faults == []
@@ -129,6 +131,7 @@ def test_many_seeds_in_memory() -> None:
         assert Play(InMemory(), seed).run(STEPS).faults == [], f"seed {seed}"
 
 
+@proves("S9, S10, S11 on every registry", guard="the checker")
 @pytest.mark.parametrize(
     ("guard", "fault"),
     [

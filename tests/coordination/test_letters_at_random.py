@@ -15,6 +15,7 @@ from penstock.leases.coordination.registry_keeper import RegistryKeeper
 from penstock.subscriptions import dead_letters
 from tests.coordination.consuming import expired, memory, stopped
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, filled, slow_leases
 
 EVENTS, STEPS = 12, 40
@@ -124,6 +125,7 @@ def plays(connection: Connection, url: str, seeds: Iterable[int]) -> list[int]:
     return wrong
 
 
+@proves("D7, S24 for letters with positions elsewhere", how="random interleavings")
 @pytest.mark.parametrize("seeds", [SEEDS, pytest.param(range(40), marks=pytest.mark.long)])
 def test_each_event_is_handled_or_one_letter(
     connection: Connection, database_url: str, seeds: Iterable[int]
@@ -132,6 +134,7 @@ def test_each_event_is_handled_or_one_letter(
     assert plays(connection, database_url, seeds) == []
 
 
+@proves("D7, S24 for letters with positions elsewhere", guard="telling the database before work")
 def test_the_plays_see_a_holder_that_tells_nobody(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

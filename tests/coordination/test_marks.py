@@ -14,6 +14,7 @@ from penstock.leases.coordination.marks import copy_positions, keep_copying
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease, stored
 from tools.servers import StoreServer
 
@@ -35,6 +36,7 @@ def registry_at(db: ContractDatabase, position: int) -> LeaseRegistry:
     return registry
 
 
+@proves("S20 with positions elsewhere")
 def test_marks_follow(db: ContractDatabase) -> None:
     connection = db.connect()
     filled(connection, events=EVENTS)
@@ -91,6 +93,7 @@ def test_leases_are_in_one_place_only(db: ContractDatabase) -> None:
     assert stored(connection) == 0
 
 
+@proves("S20 with positions elsewhere", guard="the lease_epoch")
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_a_mark_from_before_a_seek(db: ContractDatabase, is_guarded: bool) -> None:
     """Somebody rewound the subscription in the database: what another store has done is void."""
@@ -109,6 +112,7 @@ def test_a_mark_from_before_a_seek(db: ContractDatabase, is_guarded: bool) -> No
         assert stored(connection) == 4
 
 
+@proves("S20 with positions elsewhere")
 def test_nothing_is_freed_while_the_store_is_away(
     database_url: str, own_etcd: StoreServer, caplog: pytest.LogCaptureFixture
 ) -> None:

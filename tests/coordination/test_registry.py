@@ -24,6 +24,7 @@ from penstock.leases.coordination import LeaseRegistry, open_registry
 from tests.coordination.bench import GUARDS, Bench, InMemory, InStore, state
 from tests.coordination.conftest import of_kind
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 
 def test_partitions_begin_free(bench: Bench) -> None:
@@ -301,6 +302,9 @@ SCENARIOS = dict(
 )
 
 
+@proves("S9, S10, S11 on every registry")
+@proves("S9, S10, S11 on every registry", guard="each guard in each store")
+@proves("S9 to S11 for a consumer with `coordination`", guard="the fences of the stores")
 @pytest.mark.parametrize("guard", GUARDS)
 def test_guard(bench: Bench, guard: str) -> None:
     """The guard holds; a mutant without it does what must not be."""

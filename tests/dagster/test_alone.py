@@ -29,6 +29,7 @@ from penstock.database import call, connect, migrate
 from penstock.upkeep.sequencing import sequence
 from tests.dagster.conftest import TOPIC
 from tests.dagster.dev import RELOAD, Dev, duty_config, running
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -120,6 +121,7 @@ def relayed(folder: Path) -> list[int]:
     return [int(json.loads(line)["sequence"]) for line in lines]
 
 
+@proves("Dagster alone is enough")
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("engine", ["sql", "spark"])

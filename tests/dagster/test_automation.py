@@ -11,6 +11,7 @@ import dagster as dg
 from tests.dagster.conftest import House
 from tests.dagster.test_load import SLUG
 from tests.dagster.test_sensors import ARCHIVE, SEALED, sealed
+from tests.kit.proof import proves
 
 ROLLUP = dg.AssetKey([*SLUG.split("/"), "orders_rollup"])
 
@@ -35,6 +36,7 @@ def test_automation_archives_what_is_sealed_and_only_that(house: House) -> None:
     assert house.due(ARCHIVE, at(15)) == {hour}
 
 
+@proves("every sealed hour is told")
 def test_an_hour_that_dagster_forgets_is_archived_again(house: House) -> None:
     """Dagster 1.13 can lose one of the hours that were made while it counted them.
 

@@ -12,6 +12,7 @@ import pytest
 
 from dagster_project import catalogue, definitions
 from tests.dagster.conftest import TOPIC, House
+from tests.kit.proof import proves
 from tests.kit.silent import frozen_server
 
 NOBODY = "127.0.0.1:1"
@@ -33,6 +34,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.name == "penstock.dagster"]
 
 
+@proves("one database stops no other")
 def test_whatever_is_wrong_with_a_database_is_its_own(
     house: House,
     environment: pytest.MonkeyPatch,
@@ -79,6 +81,7 @@ def test_whatever_is_wrong_with_a_database_is_its_own(
         assert "PENSTOCK_DATABASE_URL" not in said[name] and "s3cret" not in said[name]
 
 
+@proves("one database stops no other")
 def test_a_table_that_somebody_has_locked_stops_no_load(
     house: House, environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,6 +96,7 @@ def test_a_table_that_somebody_has_locked_stops_no_load(
     assert "canceling statement due to statement timeout" in said
 
 
+@proves("one database stops no other")
 def test_a_database_that_says_nothing_is_not_waited_for(
     house: House,
     environment: pytest.MonkeyPatch,
@@ -117,6 +121,7 @@ def test_a_database_that_says_nothing_is_not_waited_for(
     assert len(said) == 2 and all("no answer within 2 seconds" in each for each in said)
 
 
+@proves("a key never changes its topic")
 def test_names_that_are_joined_alike_load_side_by_side(
     environment: pytest.MonkeyPatch, policy_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from penstock import log, subscriptions
 from tests.consumers.process import PENSTOCK, Daemon, until
 from tests.dagster.conftest import House
 from tests.dagster.test_sensors import events_of
+from tests.kit.proof import proves
 
 ROUNDS, EVENTS = 3, 200
 #: Longer than a daemon ever lets an event wait.
@@ -47,6 +48,7 @@ def is_drained(house: House, events: int) -> bool:
     return sent == events
 
 
+@proves("a daemon's work stays its own")
 def test_beside_a_daemon_the_assets_observe_and_take_no_work(house: House, daemon: Daemon) -> None:
     """No tick asks for a run while the daemon works; all that it has done is shown without one.
 

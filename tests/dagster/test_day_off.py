@@ -11,6 +11,7 @@ import pytest
 from tests.dagster.conftest import EPOCH_EVENTS, House, failures
 from tests.dagster.test_automation import at
 from tests.dagster.test_sensors import ARCHIVE
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,7 @@ def relayed(house: House) -> int:
     return len({line for file in files for line in file.open() if json.loads(line)})
 
 
+@proves("Dagster alone is enough")
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(600)

@@ -26,6 +26,7 @@ from tests.dagster.test_automation import at
 from tests.dagster.test_jobs import metadata_of, verdicts
 from tests.dagster.test_load import DOWN, RELAY
 from tests.dagster.test_sensors import ARCHIVE, SEALED, record, sealed
+from tests.kit.proof import proves
 
 
 def test_a_topic_that_was_made_anew_is_looked_at_anew(house: House) -> None:
@@ -112,6 +113,7 @@ def test_a_table_that_cannot_be_read_stops_no_other_topic(
         assert other in log_of(house, done.run_id)
 
 
+@proves("D10 over damage")
 def test_the_audit_reads_this_hours_share_of_the_copies_back(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +210,7 @@ def log_of(house: House, run: str) -> str:
     return "\n".join(each.user_message for each in house.instance.all_logs(run))
 
 
+@proves("one policy holds for a database")
 def test_one_database_under_two_names_loses_nothing(house: House, policy_path: Path) -> None:
     """The file keeps its events as the environment's database, and lets them go as another one.
 
@@ -234,6 +237,7 @@ def seal_outside(house: House) -> None:
     seal(house.connection, TOPIC, max_events=EPOCH_EVENTS)
 
 
+@proves("every sealed hour is told")
 def test_a_seal_that_was_committed_late_is_told_by_the_second_look(
     house: House, environment: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +268,7 @@ def test_a_seal_that_was_committed_late_is_told_by_the_second_look(
     assert house.sense("sealed").asset_events == []
 
 
+@proves("every sealed hour is told")
 def test_dagster_that_loads_while_the_database_is_away_archives_what_is_older(
     house: House, environment: pytest.MonkeyPatch, database_url: str
 ) -> None:

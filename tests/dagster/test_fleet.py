@@ -28,6 +28,7 @@ from tests.contract.conftest import installed_mariadb, installed_mysql
 from tests.contract.databases import MySQLDatabase
 from tests.dagster.conftest import House
 from tests.faults.proxy import Address, Proxies, Proxy, address_of
+from tests.kit.proof import proves
 
 __all__ = ["installed_mariadb", "installed_mysql"]
 
@@ -191,6 +192,7 @@ def test_each_database_has_its_assets_jobs_and_sensors_and_runs_its_duties(ships
             house.done(f"{name}__{job}")
 
 
+@proves("one database stops no other")
 def test_a_database_that_is_down_stops_no_other_at_load_tick_and_check(
     ships: Ships, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -221,6 +223,7 @@ def test_a_database_that_is_down_stops_no_other_at_load_tick_and_check(
     assert ships.members[DEAD].events() == 5
 
 
+@proves("one database stops no other")
 def test_a_database_that_is_frozen_holds_one_tick_and_no_other_database(
     ships: Ships, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +256,7 @@ def test_a_database_that_is_frozen_holds_one_tick_and_no_other_database(
     assert ships.members[DEAD].events() == 5
 
 
+@proves("one database stops no other")
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 def test_a_hundred_topics_in_each_and_one_is_gone_for_a_minute(ships: Ships) -> None:

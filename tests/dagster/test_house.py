@@ -18,6 +18,7 @@ from penstock.topics import names
 from penstock.upkeep.sequencing import sequence
 from tests.dagster.conftest import TOPIC, House
 from tests.dagster.test_jobs import metadata_of, verdicts
+from tests.kit.proof import proves
 
 
 def test_the_lag_of_a_consumer_is_told_in_a_sentence(house: House, policy_path: Path) -> None:
@@ -101,6 +102,7 @@ def test_who_set_what_and_what_was_set_by_hand_is_shown(house: House) -> None:
     assert not drifted.passed and f"| {login} |" in str(drifted.metadata["set by hand"].value)
 
 
+@proves("a policy file owns what it has set")
 def test_a_database_that_follows_another_file_is_left_alone(
     house: House, policy_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ from penstock.upkeep.sequencing import sequence
 from tests.archive.logs import Log, bring
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
 from tests.dagster.test_load import SLUG
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +89,7 @@ def test_a_hole_in_the_log_fails_the_check(house: House) -> None:
     assert failed.check_name == "no_sequence_gap"
 
 
+@proves("a daemon's work stays its own")
 def test_a_check_of_the_log_goes_on_where_the_last_one_ended(
     house: House, environment: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +237,7 @@ def test_retention_stops_at_a_copy_that_is_not_there_until_it_is_backfilled(
     assert house.low_sequences() == [EPOCH_EVENTS + 1] * 2
 
 
+@proves("D9 at a damaged copy")
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_retention_alone_over_a_copy_with_a_flipped_bit_removes_nothing(
@@ -346,6 +349,7 @@ def test_nothing_is_removed_while_the_database_follows_another_policy(house: Hou
     assert "the policy file says" in str(done.all_events)
 
 
+@proves("Dagster shows what is")
 def test_a_log_epoch_that_fails_stops_no_other_and_the_hour_stays_due(
     house: House, environment: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from penstock.dagster.keys import HOUSE
 from penstock.database import call
 from penstock.errors import ConfigurationError
 from tests.dagster.conftest import TOPIC, House
+from tests.kit.proof import proves
 
 ROOT = Path(__file__).resolve().parents[2]
 SLUG = "penstock/shop_orders"
@@ -168,6 +169,7 @@ def test_topics_of_the_database_are_found(house: House) -> None:
     assert len(asset_names(load())) == len(ASSETS) + 3  # log, sequenced, sealed: no policy
 
 
+@proves("a key never changes its topic")
 def test_a_key_never_changes_its_topic(
     house: House, environment: pytest.MonkeyPatch, policy_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from dagster_project import naming
 from penstock.dagster.keys import HOUSE, relay_slug, topic_key, topic_slug
+from tests.kit.proof import proves
 
 ALIKE = [
     "a/b", "a-b", "a_b", "a b", "A/b", "a/B", "a//b", "a/b/", "ä/b", "a.b", "a/b\u200b", "\uff41/b",
@@ -19,6 +20,7 @@ ALIKE = [
 CRAFTED = ("x/tWEntYletterSareHere", "x/TwEntyLetteRSaREhEre")
 
 
+@proves("a key never changes its topic")
 def test_names_that_look_alike_stay_apart() -> None:
     """Guard: keys._plain, which writes a name without a hash only if no other is written so."""
     for slug in (topic_slug, relay_slug):

@@ -24,6 +24,7 @@ from penstock.errors import PenstockError
 from penstock.upkeep.sequencing import sequence
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House
 from tests.dagster.test_sensors import requested
+from tests.kit.proof import proves
 
 Clock = Callable[[float], None]
 
@@ -66,6 +67,7 @@ def test_each_failure_in_a_row_makes_the_pause_longer() -> None:
     assert Pause.after(["a", 90, 0.0], "b", 0.0) == Pause("b", 91, 3600.0)
 
 
+@proves("what fails is tried less often")
 def test_a_dead_sink_is_tried_less_and_less_often(
     house: House, environment: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +117,7 @@ def test_sequencing_that_fails_waits_and_a_failed_check_of_it_does_not(
     assert [each.job_name for each in asked(house, "backlog")] == ["sequence"]
 
 
+@proves("what fails is tried less often")
 def test_a_topic_that_cannot_be_sealed_does_not_hold_up_the_others(
     house: House, environment: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +162,7 @@ def test_a_topic_that_cannot_be_sealed_does_not_hold_up_the_others(
     assert topics() == [TOPIC]
 
 
+@proves("what fails is tried less often")
 def test_a_run_that_died_before_it_claimed_is_started_again_with_growing_pauses(
     house: House, environment: pytest.MonkeyPatch
 ) -> None:

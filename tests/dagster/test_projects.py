@@ -25,6 +25,7 @@ from penstock.subscriptions import lag, stream
 from penstock.subscriptions.overview import Lag
 from penstock.upkeep.sequencing import sequence
 from tests.dagster.conftest import TOPIC
+from tests.kit.proof import proves
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "dagster" / "definitions.py"
 SUBSCRIPTION = "new-orders-on-events"
@@ -133,6 +134,7 @@ def test_the_name_of_many_partitions_is_short_and_its_own(tmp_path: Path) -> Non
     (tmp_path / f"{name(24)}.json").write_text("[]")
 
 
+@proves("a user's asset skips no event")
 def test_a_range_whose_run_failed_is_asked_for_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +194,7 @@ def read_again(project: Project, before: dg.RunRequest) -> None:
     assert project.positions() == [2, 2]
 
 
+@proves("a run counts for its own place")
 def test_a_position_that_was_moved_back_is_followed(project: Project) -> None:
     """A person who seeks raises the lease_epoch; what was read before is read once more.
 
@@ -203,6 +206,7 @@ def test_a_position_that_was_moved_back_is_followed(project: Project) -> None:
     read_again(project, first)
 
 
+@proves("a run counts for its own place")
 def test_a_subscription_that_was_made_anew_begins_anew(project: Project) -> None:
     """Its lease_epochs begin anew too.  Guard: the time of its making in the mark."""
     first = done_once(project)
@@ -219,6 +223,7 @@ def test_a_new_history_counts_no_run_of_the_old_one(project: Project) -> None:
     read_again(project, first)
 
 
+@proves("a run counts for its own place")
 def test_the_run_of_another_topic_does_not_count(project: Project) -> None:
     """One name of a sensor, first on one topic and then on another, and the cursor is lost.
 
@@ -250,6 +255,7 @@ def first_cursor(project: Project, request: dg.RunRequest) -> str:
     return sensing._Asked(ranges, 1, 0.0).dump()
 
 
+@proves("a run counts for its own place")
 def test_a_reset_during_the_run_is_not_undone_by_it(project: Project) -> None:
     """The partition that nobody has moved goes on.  Guard: sensing._current."""
     project.publish(4)

@@ -19,6 +19,7 @@ from resources import webhook
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
 from tests.dagster.test_house import context_of
 from tests.dagster.test_load import RELAY, SLUG
+from tests.kit.proof import proves
 
 SEQUENCED = dg.AssetKey([*SLUG.split("/"), "orders_sequenced"])
 LATER = "shop/later"
@@ -73,6 +74,7 @@ def test_a_report_without_a_run_has_its_checks_with_it(house: House) -> None:
     assert shown(house, relay) == {"backlog_age": True, "dead_letters": True}
 
 
+@proves("a failed check stays to be seen")
 def test_a_failure_does_not_vanish_with_the_next_report(
     house: House, environment: pytest.MonkeyPatch, policy_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def this_hour() -> str:
     return hour_name(dt.datetime.now(dt.UTC))
 
 
+@proves("a failed check stays to be seen")
 def test_a_topic_that_is_missing_skips_no_check_of_the_others(
     house: House, policy_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ from penstock.upkeep.sequencing import sequence
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House
 from tests.dagster.test_load import DOWN, RELAY, SLUG
 from tests.kit.log import part
+from tests.kit.proof import proves
 
 SEALED = dg.AssetKey([*SLUG.split("/"), "orders_sealed"])
 ARCHIVE = dg.AssetKey([*SLUG.split("/"), "orders_archive"])
@@ -157,6 +158,7 @@ def test_an_hour_is_reported_with_its_log_epochs_and_their_data_version(house: H
     assert house.sense("sealed").asset_events == []
 
 
+@proves("Dagster shows what is")
 def test_an_hour_that_somebody_else_has_archived_is_reported_without_a_run(house: House) -> None:
     """The reconciler: 3 of 4 is an observation and leaves the hour missing, 4 of 4 is not.
 
@@ -181,6 +183,7 @@ def test_an_hour_that_somebody_else_has_archived_is_reported_without_a_run(house
     assert house.sense("sealed").asset_events == []
 
 
+@proves("a look stays bounded")
 def test_a_long_log_is_attached_over_bounded_ticks(
     house: House, environment: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from dagster_project.sensors import failures
 from penstock.errors import ConfigurationError, WebhookUnavailable
 from resources import webhook
 from tests.dagster.conftest import EPOCH_EVENTS, House
+from tests.kit.proof import proves
 
 SECRET = "hook-s3cret"
 
@@ -142,6 +143,7 @@ def test_an_error_of_ours_is_told_and_not_what_it_was_made_of(house: House, hook
     assert "policies.yaml in line 1" in told["text"] and "ParserError" not in told["text"]
 
 
+@proves("a failed run is told")
 def test_what_was_not_taken_is_told_by_a_later_tick(house: House, hook: Hook) -> None:
     """Guard: the cursor keeps it.  Others go on, and there is a pause before the next attempt."""
     house.sense("run_failures")
@@ -162,6 +164,7 @@ def test_what_was_not_taken_is_told_by_a_later_tick(house: House, hook: Hook) ->
     assert hook.told[-1]["run"] == first.run_id
 
 
+@proves("a failed run is told")
 def test_what_is_kept_is_bounded(house: House, hook: Hook, environment: pytest.MonkeyPatch) -> None:
     """By number: the rest stays in Dagster's records.  By age: a day.  Guard: both limits."""
     environment.setattr(failures, "MOST_WAITING", 2)
@@ -194,6 +197,7 @@ def test_an_address_that_is_no_address_loses_nothing(
     assert [each["run"] for each in hook.told] == [run.run_id]
 
 
+@proves("no secret is shown by Dagster")
 def test_the_text_has_no_secret(house: House, hook: Hook, environment: pytest.MonkeyPatch) -> None:
     """Of the environment, of an address in the error, or given as token=...; and it is short."""
     environment.setenv("SOME_PASSWORD", "correct-horse")
@@ -211,6 +215,7 @@ def test_the_text_has_no_secret(house: House, hook: Hook, environment: pytest.Mo
     assert "second: OSError" in message["text"]
 
 
+@proves("no secret is shown by Dagster")
 @pytest.mark.parametrize(
     "address",
     [
@@ -225,6 +230,7 @@ def test_a_wrong_address_is_refused_and_not_shown(address: str) -> None:
     assert caught.value.__cause__ is None
 
 
+@proves("a failed run is told")
 def test_a_server_that_drips_is_left_in_time() -> None:
     """A byte every now and then: each read is quick.  Guard: the limit on the whole post."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dripping)
@@ -256,6 +262,7 @@ class Dripping(http.server.BaseHTTPRequestHandler):
         """Quiet."""
 
 
+@proves("no secret is shown by Dagster", guard="the look before the use")
 def test_a_post_that_cannot_be_made_does_not_show_the_address() -> None:
     for place in (f"http://127.0.0.1:1/{SECRET}", f"http://{SECRET}.invalid/"):
         with pytest.raises(WebhookUnavailable) as caught:

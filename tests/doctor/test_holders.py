@@ -14,6 +14,7 @@ from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import NOW, TOPIC, Connection, Run, begin, only, owned_by
 from tests.guards import definition, without_guard
 from tests.kit.log import drain, put
+from tests.kit.proof import proves
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -53,6 +54,7 @@ def test_a_holder_in_another_database_matters_when_it_has_written(
         assert doctor(url, NOW) == []
 
 
+@proves("F11", how="the doctor names it")
 @pytest.mark.parametrize("database", ["shop", "billing"])
 def test_a_prepared_transaction(
     server: EmbeddedPostgres, url: str, run: Run, database: str
@@ -68,6 +70,7 @@ def test_a_prepared_transaction(
     run(found.command, url)
 
 
+@proves("F11", how="one that holds a lease")
 @pytest.mark.parametrize("in_savepoint", [False, True])
 def test_a_prepared_transaction_that_holds_a_lease(
     url: str, admin: Connection, run: Run, in_savepoint: bool
@@ -100,6 +103,7 @@ def test_a_prepared_transaction_that_holds_a_lease(
         stream.unsubscribe(admin, "billing")
 
 
+@proves("F11", guard="the look at leases")
 def test_without_the_look_at_leases_it_is_a_prepared_transaction_like_any_other(
     url: str, admin: Connection
 ) -> None:

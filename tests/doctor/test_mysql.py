@@ -24,6 +24,7 @@ from tests import servers
 from tests.doctor.kit import ROOT, TOPIC, only
 from tests.doctor.mysql_client import on_the_path
 from tests.kit.log import part
+from tests.kit.proof import proves
 from tests.support import missing
 from tools.servers import DURABLE, MARIADB, MYSQL, MySQLServer
 
@@ -110,6 +111,7 @@ SETTINGS = {
 }
 
 
+@proves("F32")
 @pytest.mark.parametrize("check", SETTINGS)
 def test_a_wrong_setting(shop: Shop, check: str) -> None:
     spoil, severity = SETTINGS[check]
@@ -143,6 +145,7 @@ def test_the_oldest_open_transaction(shop: Shop) -> None:
             cursor.execute("SELECT 1")
 
 
+@proves("F11", how="the doctor names it")
 def test_a_prepared_transaction(shop: Shop) -> None:
     shop.run("CREATE TABLE IF NOT EXISTS other (id INT PRIMARY KEY)")
     with closing(shop.connect()) as connection, connection.cursor() as cursor:

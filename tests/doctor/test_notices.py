@@ -17,6 +17,7 @@ from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import TOPIC, begin, only
 from tests.guards import without_guard
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +62,13 @@ def _passes(url: str) -> int:
         return sequence_round(connection).events
 
 
+@proves("the queue of notices")
 def test_the_log_goes_on(full: tuple[str, psycopg.Connection]) -> None:
     """announce() looks how full it is."""
     assert _passes(full[0]) == 10
 
 
+@proves("the queue of notices")
 def test_the_log_goes_on_when_it_fills_behind_the_look(
     full: tuple[str, psycopg.Connection],
 ) -> None:
@@ -84,6 +87,7 @@ def test_the_log_goes_on_when_it_fills_behind_the_look(
             connection.execute(whole[0].encode())
 
 
+@proves("the queue of notices")
 def test_the_doctor_names_who_holds_it(full: tuple[str, psycopg.Connection]) -> None:
     url, listener = full
     found = only([each for each in doctor(url) if each.check == "notices"])

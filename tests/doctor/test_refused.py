@@ -14,6 +14,7 @@ from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import NOW, TOPIC, Connection, Run, only, owned_by
 from tests.guards import definition
 from tests.kit.log import drain, put, texts, value
+from tests.kit.proof import proves
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -67,6 +68,7 @@ def _pass(connection: Connection, text: str) -> None:
     assert texts(connection, name=TOPIC)[-1] == text
 
 
+@proves("the log does without what a managed server refuses")
 def test_the_log_does_without_what_is_refused(managed: str, owner: Connection) -> None:
     """Guards: the handlers of log_identity and notices_used.  The doctor says it once."""
     _pass(owner, "refused")
@@ -88,6 +90,7 @@ def test_what_a_slot_keeps_is_not_measured(managed: str, superuser: Connection) 
         superuser.execute("SELECT pg_drop_replication_slot('standby')")
 
 
+@proves("the log does without what a managed server refuses")
 @pytest.mark.parametrize("refused", IDENTITY)
 def test_each_may_be_refused_alone(
     managed: str, owner: Connection, superuser: Connection, as_superuser: Run, refused: str
@@ -124,6 +127,9 @@ def test_what_is_told_later_completes_the_era(owner: Connection, superuser: Conn
         assert value(superuser, "SELECT max(era) FROM penstock.eras") == 2
 
 
+@proves(
+    "the log does without what a managed server refuses", guard="the handlers of a refused call"
+)
 def test_without_the_handlers_nothing_is_sequenced(owner: Connection) -> None:
     """Mutants: each refusal ends the pass."""
     for name, call in (

@@ -16,6 +16,7 @@ from resources.embedded import EmbeddedPostgres
 from resources.system_user import give_to_server_user
 from tests.doctor.kit import Run, only, settled
 from tests.doctor.pooler import Pooler
+from tests.kit.proof import proves
 from tests.support import missing
 from tools.servers import ServerUnavailable, postgres_matrix
 
@@ -50,6 +51,7 @@ RESET = [
 ]
 
 
+@proves("F32")
 @pytest.mark.parametrize("check", SETTINGS)
 def test_a_wrong_setting_wherever_it_stands(
     server: EmbeddedPostgres, url: str, run: Run, check: str

@@ -20,6 +20,7 @@ from tests.contract.log.test_sequence import MUTANTS
 from tests.contract.stream_kit import dialect, without
 from tests.duties.kit import EVENTS, to_audit
 from tests.kit.log import put, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def _states(outcomes: list[DutyOutcome]) -> list[tuple[str, int]]:
     return [(each.state, each.events) for each in outcomes]
 
 
+@proves("an audit finds what is wrong")
 def test_a_whole_log_is_found_whole(db: ContractDatabase, tmp_path: Path) -> None:
     setup = to_audit(db, tmp_path, HOT).setup
     found = audit(setup, STREAM, spark=no_session)
@@ -87,6 +89,7 @@ def test_a_whole_log_is_found_whole(db: ContractDatabase, tmp_path: Path) -> Non
     assert (part.unit.partition, part.state, part.events) == (1, DONE, 7)
 
 
+@proves("an audit finds what is wrong")
 def test_what_cannot_be_read_is_a_fault(db: ContractDatabase, tmp_path: Path) -> None:
     to_audit(db, tmp_path, HOT)
     found = audit(Setup.of_url(db.url), STREAM)
@@ -94,6 +97,7 @@ def test_what_cannot_be_read_is_a_fault(db: ContractDatabase, tmp_path: Path) ->
     assert all("EpochMissing" in each.error for each in found)
 
 
+@proves("an audit finds what is wrong", guard="each check of the proof")
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_fault_is_found(db: ContractDatabase, name: str) -> None:
     setup = hot(db)
@@ -118,6 +122,7 @@ def test_a_range_that_is_none_is_refused(db: ContractDatabase) -> None:
             audit(setup, STREAM, **given)
 
 
+@proves("an audit finds what is wrong")
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
@@ -127,6 +132,7 @@ def test_spark_finds_the_same(db: ContractDatabase, spark: SparkSession, tmp_pat
     assert _states(found) == [(DONE, SEALED + HOT)] * 2, found
 
 
+@proves("an audit finds what is wrong", guard="each check of the proof")
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("name", BROKEN)

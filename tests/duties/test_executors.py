@@ -24,6 +24,7 @@ from tests.contract.databases import ContractDatabase
 from tests.duties.cluster import ANY_UNIT, BEFORE, Job
 from tests.duties.kit import JOBS, SCENARIOS
 from tests.kit.interpreter import bare_interpreter
+from tests.kit.proof import proves
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -107,6 +108,7 @@ def outcomes_of(cluster: subprocess.Popen[str], job: Job, file: Path) -> list[Du
     return found
 
 
+@proves("a unit is done once")
 @pytest.mark.parametrize("death", DEATHS)
 def test_another_executor_does_the_unit(
     clusters: Callable[[str], subprocess.Popen[str]],

@@ -22,6 +22,7 @@ from tests.contract.ops.test_guarded_drops import NO_READING
 from tests.contract.stream_kit import without
 from tests.duties.kit import EVENTS, to_clean
 from tests.kit import backfill
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM
 
 BEGIN = DutyUnit("begin clean", topic=STREAM)
@@ -45,6 +46,7 @@ def _read(begun: BegunClean, partition: int, last: int) -> DutyUnit:
     return DutyUnit("read back", topic=STREAM, partition=partition, run=begun.run, due=due)
 
 
+@proves("a unit is done once", guard="the run token of clean")
 @pytest.mark.long_on("mariadb")
 def test_what_was_not_read_is_not_dropped(db: ContractDatabase, tmp_path: Path) -> None:
     """As when the units of a partition, and half of the other's, are lost."""
@@ -65,6 +67,7 @@ def test_without_the_token_it_would_be(db: ContractDatabase, tmp_path: Path) -> 
     assert _lows(db) == [EVENTS + 1] * 2
 
 
+@proves("a unit is done once", guard="the run token of clean")
 def test_a_repeated_drop_is_refused(db: ContractDatabase, tmp_path: Path) -> None:
     """What was read under one token cannot be used twice, nor under another one."""
     setup = to_clean(db, tmp_path).setup

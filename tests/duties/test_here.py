@@ -10,6 +10,7 @@ import pytest
 from ops.duties.units import DONE
 from tests.contract.databases import ContractDatabase
 from tests.duties.kit import SCENARIOS, do
+from tests.kit.proof import proves
 
 
 def no_session() -> NoReturn:
@@ -17,6 +18,7 @@ def no_session() -> NoReturn:
     raise AssertionError("a JVM would have been started")
 
 
+@proves("a unit is done once")
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.long_on("mysql")
 def test_a_duty_does_its_work_once(db: ContractDatabase, tmp_path: Path, name: str) -> None:

@@ -21,6 +21,7 @@ from penstock.errors import ConfigurationError
 from penstock.spark.options import DatabaseAddress
 from tests.contract.databases import ContractDatabase
 from tests.duties.kit import to_sequence
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +74,7 @@ def test_a_unit_that_kills_its_process_is_lost_alone(spark: SparkSession) -> Non
     assert [each.state for each in outcomes] == [DONE, DONE, DONE, LOST, DONE]
 
 
+@proves("a unit is done once")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_a_unit_whose_process_dies_is_done_by_another_one(
     spark: SparkSession, db: ContractDatabase, tmp_path: Path

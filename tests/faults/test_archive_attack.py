@@ -31,6 +31,7 @@ from tests.faults.archive_attack import (
 from tests.faults.archiver import target_of
 from tests.faults.servers import crashing_server
 from tests.faults.world import SEED
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +45,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@proves("D9, D10 under attack")
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(3600)
@@ -154,6 +156,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@proves("D9, D10 under attack", guard="the comparison")
 @pytest.mark.parametrize("name", WRONG)
 def test_each_difference_is_found(name: str) -> None:
     """Mutants of an archive, each with one event that is wrong."""
@@ -162,6 +165,7 @@ def test_each_difference_is_found(name: str) -> None:
     assert differences(WHOLE, rows) == [told]
 
 
+@proves("D9, D10 under attack", guard="the comparison")
 def test_a_log_that_was_not_written_down_is_no_log() -> None:
     """What the cleaner had dropped before it was in the book, or what changed between two pages."""
     kept = [(row[0], *row[2:]) for row in WHOLE]

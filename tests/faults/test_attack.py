@@ -13,6 +13,7 @@ from tests import servers
 from tests.faults.attack import Attack
 from tests.faults.servers import crashing_server
 from tests.faults.world import SEED, World
+from tests.kit.proof import proves
 
 #: PENSTOCK_FAULT_EVENTS=100000 is a fifth of the run.
 EVENTS = int(os.environ.get("PENSTOCK_FAULT_EVENTS", "500000"))
@@ -65,6 +66,9 @@ def _dropped(world: World) -> set[object]:
     return {each["slice"] for each in found}
 
 
+@proves("S1 to S6, S9 to S13, D9 under attack")
+@proves("F5", how="killed and paused under load")
+@proves("F11", how="settled by a coin after crashes")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("engine", servers.DATABASES)
 @pytest.mark.long_on("mysql")
@@ -74,6 +78,9 @@ def test_an_attack_in_small(engine: str, tmp_path: Path) -> None:
     _attacked(engine, tmp_path, faults, SMALL, "--largest=100", "--pause=0.02")
 
 
+@proves("S1 to S6, S9 to S13, D9 under attack")
+@proves("F10", how="30 seconds under attack")
+@proves("F11", how="settled by a coin after crashes")
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("engine", servers.DATABASES)

@@ -12,6 +12,7 @@ import pytest
 from tests.faults import checker, queue_rules, told, told_jobs
 from tests.faults.checker import check
 from tests.faults.needed import assert_needed
+from tests.kit.proof import proves
 
 Dump = dict[str, Any]
 #: The checker's own modules.
@@ -435,6 +436,8 @@ BAD: list[tuple[str, Callable[[Made], None]]] = [
 ]
 
 
+@proves("S9 to S13 on SQL", guard="the checker")
+@proves("S1 to S6, S9 to S13, D9 under attack", guard="each rule of the checker")
 @pytest.mark.parametrize(("kind", "spoil"), BAD, ids=lambda each: getattr(each, "__name__", each))
 def test_a_bad_run_is_seen(kind: str, spoil: Callable[[Made], None]) -> None:
     """One bad history for each class, and for each rule that can find it."""
@@ -443,6 +446,8 @@ def test_a_bad_run_is_seen(kind: str, spoil: Callable[[Made], None]) -> None:
     assert kind in made.kinds()
 
 
+@proves("S9 to S13 on SQL", guard="the checker")
+@proves("S1 to S6, S9 to S13, D9 under attack", guard="each rule of the checker")
 @pytest.mark.parametrize("rule", checker.RULES, ids=lambda rule: rule.__name__)
 def test_each_rule_is_needed(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the checker without the rule; at least one bad run is then taken for less bad."""

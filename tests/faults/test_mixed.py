@@ -13,6 +13,7 @@ from tests import servers
 from tests.faults.queues import MixedQueues, QueueWorld
 from tests.faults.servers import crashing_server
 from tests.faults.world import SEED
+from tests.kit.proof import proves
 
 #: Consumers of each kind in the small form.
 FEW_CONSUMERS = 2
@@ -62,6 +63,19 @@ def _run(engine: str, folder: Path, consumers: int, faults: list[str], *poison: 
         _judged(mixed)
 
 
+@proves("S9 to S13 on SQL", how="processes under faults")
+@proves("D5, D6, D7 in queues under faults", how="processes")
+@proves("S24", how="COMMITs whose answer a proxy loses")
+@proves("L6")
+@proves("F1")
+@proves("F2")
+@proves("F3")
+@proves("F6")
+@proves("F8")
+@proves("F9")
+@proves("F19, F21")
+@proves("F20")
+@proves("F24")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("engine", servers.DATABASES)
 @pytest.mark.long_on("mariadb")
@@ -71,6 +85,7 @@ def test_nothing_is_lost_or_done_twice(engine: str, tmp_path: Path) -> None:
     _run(engine, tmp_path, FEW_CONSUMERS, faults, "raise", "exit")
 
 
+@proves("D5, D6, D7 in queues under faults", how="processes")
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("engine", servers.DATABASES)

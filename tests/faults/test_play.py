@@ -11,6 +11,7 @@ from tests.contract.leases.test_check_in import EVERYBODY_IS_DEAD
 from tests.contract.stream_guards import NO_FENCE, NO_LIMIT, NO_LOCK, NOT_FORWARD
 from tests.contract.stream_kit import Guard
 from tests.faults.play import Play
+from tests.kit.proof import proves
 
 SAME_EPOCH: Guard = {
     "postgres": ("acquire", "lease_epoch = l.lease_epoch + 1", "lease_epoch = l.lease_epoch"),
@@ -39,6 +40,7 @@ MUTANTS = {
 }
 
 
+@proves("S9 to S13 on SQL", how="random interleavings")
 def test_the_fence_holds(db: ContractDatabase, tmp_path: Path) -> None:
     """Guards: all of them."""
     play = Play(db, tmp_path, seed=3)
@@ -47,6 +49,7 @@ def test_the_fence_holds(db: ContractDatabase, tmp_path: Path) -> None:
     assert len(play.world.records("commit", "fail")) >= 3
 
 
+@proves("S9 to S13 on SQL", guard="each part of the fence")
 @pytest.mark.parametrize("mutant", MUTANTS)
 @pytest.mark.long_on("mysql")
 def test_the_checker_sees_it_gone(db: ContractDatabase, tmp_path: Path, mutant: str) -> None:

@@ -13,6 +13,7 @@ from penstock.publishing.publish import publish
 from penstock.subscriptions import policies
 from tests.contract.databases import ContractDatabase
 from tests.faults.world import TOPIC, World
+from tests.kit.proof import proves
 
 #: What each of them is, by the sequence at which it stands, and what its letter says.
 POISON = {
@@ -37,6 +38,9 @@ def _published(world: World, connection: Any) -> None:
     world.recorder.write("publish", "ok", tx="all")
 
 
+@proves("L7 in streams", how="with processes")
+@proves("S16", how="with processes")
+@proves("F16")
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_poison_ends_in_the_dead_letters(db: ContractDatabase, tmp_path: Path) -> None:

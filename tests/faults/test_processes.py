@@ -21,6 +21,7 @@ from tests.contract.stream_guards import NO_LIMIT
 from tests.contract.stream_kit import without
 from tests.faults.servers import crashing_server
 from tests.faults.world import SEED, World
+from tests.kit.proof import proves
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -58,6 +59,7 @@ def _expired(world: World) -> list[float]:
         return [at.timestamp() for (at,) in database.execute(own, query)]
 
 
+@proves("F19, F21")
 @pytest.mark.long
 def test_wrong_clocks_and_a_slow_network_move_no_lease(world: World) -> None:
     """F19, F21. Guards: the database's clock; heartbeats on a connection of their own."""
@@ -72,6 +74,8 @@ def test_wrong_clocks_and_a_slow_network_move_no_lease(world: World) -> None:
     assert _expired(world) == []
 
 
+@proves("L2, L8")
+@proves("F2")
 @pytest.mark.long
 def test_sigterm_hands_over_without_doing_anything_twice(world: World) -> None:
     """F2, L2, L8. Guard: what is in hand is finished and committed before the leases are left."""
@@ -87,6 +91,7 @@ def test_sigterm_hands_over_without_doing_anything_twice(world: World) -> None:
     assert _expired(world) == []
 
 
+@proves("F20")
 @pytest.mark.long
 def test_who_is_cut_off_stops_before_others_begin(world: World) -> None:
     """F20, D7. Guard: the keeper's local share of the lease, by the monotonic clock.
@@ -130,6 +135,7 @@ def _looked(world: World, since: float) -> list[float]:
     return [each["d"] for each in found if each["d0"] > since]
 
 
+@proves("L1, D8", how="with processes, by the database's clock")
 @pytest.mark.long
 def test_who_is_paused_before_its_commit_is_replaced_by_the_next_check_in(world: World) -> None:
     """F3, L1, D8: the first check-in after the end of the lease takes over.
@@ -154,6 +160,7 @@ def test_who_is_paused_before_its_commit_is_replaced_by_the_next_check_in(world:
     _finish(world)
 
 
+@proves("L1, D8", guard="time limits of the server")
 @pytest.mark.long
 def test_without_the_limit_the_next_check_ins_take_nothing(
     db: ContractDatabase, world: World
@@ -172,6 +179,8 @@ def test_without_the_limit_the_next_check_ins_take_nothing(
     assert _expired(world) == []
 
 
+@proves("L3, L4", how="with processes")
+@proves("F22")
 @pytest.mark.long
 def test_consumers_that_come_and_go_all_the_time(db: ContractDatabase, tmp_path: Path) -> None:
     """F22, L3, L4. Guards: fair shares; afterwards all is held, evenly, and nothing moves."""
@@ -213,6 +222,7 @@ def _acquired(connection: Any) -> int:
     return int(database.execute(connection, query)[0][0])
 
 
+@proves("L9")
 @pytest.mark.long
 @pytest.mark.parametrize("engine", servers.DATABASES)
 def test_nobody_storms_a_database_that_is_away(engine: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests import servers
 from tests.faults.queue_attack import CleanedWorld, QueueAttack
 from tests.faults.servers import crashing_server
 from tests.faults.world import SEED
+from tests.kit.proof import proves
 
 #: PENSTOCK_FAULT_JOBS=20000 is a fifth of the run.
 JOBS = int(os.environ.get("PENSTOCK_FAULT_JOBS", "100000"))
@@ -47,6 +48,7 @@ def _attacked(engine: str, folder: Path, faults: list[str], jobs: int) -> None:
         assert world.done["crash"]
 
 
+@proves("D5, D6, D7, D9 in queues at scale")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("engine", servers.DATABASES)
 @pytest.mark.long_on("mysql", "mariadb")
@@ -55,6 +57,7 @@ def test_an_attack_on_queues_in_small(engine: str, tmp_path: Path) -> None:
     _attacked(engine, tmp_path, FEW, SMALL)
 
 
+@proves("D5, D6, D7, D9 in queues at scale")
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("engine", servers.DATABASES)

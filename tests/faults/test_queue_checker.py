@@ -26,6 +26,7 @@ from tests.faults.made_queues import (
     waited_long,
 )
 from tests.faults.needed import assert_needed
+from tests.kit.proof import proves
 
 SOUND = [sound, unknown, crashed, waited, waited_long, waited_beyond_extend]
 SOUND += [lambda: waited("reject"), lambda: waited_long("reject")]
@@ -266,6 +267,7 @@ def another_stale_one(made: MadeQueue) -> None:
     stale(made)
 
 
+@proves("D5, D6, D7, D9 in queues at scale", guard="the checker's rules")
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -298,6 +300,7 @@ def it_was_told_first(made: MadeQueue) -> None:
     second["t"] = second["d"] = first["d"] - 0.5
 
 
+@proves("D5, D6, D7, D9 in queues at scale", guard="the checker's rules")
 @pytest.mark.parametrize(
     "spoil", [it_was_put_back_when_the_other_was_told, nobody_put_it_back, it_was_told_first]
 )
@@ -338,6 +341,7 @@ def test_who_gives_back_what_another_one_has_is_seen(how: str, failures: int) ->
     assert "stale-accept" in made.kinds()
 
 
+@proves("D5, D6, D7, D9 in queues at scale", guard="the checker's rules")
 @pytest.mark.parametrize("spoil", [out_twice_at_a_time, out_while_it_is_extended])
 def test_what_was_handed_out_after_a_crash_is_not_forgotten(
     spoil: Callable[[MadeQueue], None],
@@ -351,6 +355,7 @@ def test_what_was_handed_out_after_a_crash_is_not_forgotten(
     assert "overlap" in made.kinds()
 
 
+@proves("D5, D6, D7, D9 in queues at scale", guard="the checker's rules")
 @pytest.mark.parametrize(("begins", "kinds"), [(2, set()), (1, {"lost"})])
 def test_a_queue_that_begins_late_owes_what_came_since(begins: int, kinds: set[str]) -> None:
     """It was never given the first event, and whether that is lost depends on where it began."""
@@ -360,6 +365,8 @@ def test_a_queue_that_begins_late_owes_what_came_since(begins: int, kinds: set[s
     assert made.kinds() == kinds
 
 
+@proves("D5, D6, D7, D9 in queues at scale", guard="the checker's rules")
+@proves("D5, D6, D7 in queues under faults", guard="the checker's rules")
 @pytest.mark.parametrize("rule", queue_rules.RULES, ids=lambda rule: rule.__name__)
 def test_each_rule_is_needed(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the checker without the rule; at least one bad run is then taken for less bad."""

@@ -10,6 +10,7 @@ import pytest
 from tests.contract.databases import ContractDatabase
 from tests.contract.queue import test_model, test_order, test_receive
 from tests.faults.queue_play import QueuePlay
+from tests.kit.proof import proves
 from tests.kit.queue import mutated
 
 NAMES = ["jobs", "keyed"]
@@ -53,6 +54,7 @@ MUTANTS: dict[str, tuple[list[dict[str, Any]], str, str]] = {
 }  # fmt: skip
 
 
+@proves("D5, D6, D7 in queues under faults", how="random interleavings")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.long_on("mysql")
 def test_receipts_hold(db: ContractDatabase, tmp_path: Path, name: str) -> None:
@@ -65,6 +67,7 @@ def test_receipts_hold(db: ContractDatabase, tmp_path: Path, name: str) -> None:
     assert play.world.records("sweep")
 
 
+@proves("D5, D6, D7 in queues under faults", guard="each part of a hand-out")
 @pytest.mark.parametrize("mutant", MUTANTS)
 @pytest.mark.long_on("mysql", "mariadb")
 def test_the_checker_sees_it_gone(db: ContractDatabase, tmp_path: Path, mutant: str) -> None:

@@ -14,6 +14,7 @@ from tests.faults.mixed import Mixed
 from tests.faults.snapshots import volume
 from tests.faults.world import SEED, World
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 
 def _restored_under_load(engine: str, folder: Path, rounds: int) -> None:
@@ -51,6 +52,7 @@ def _has_begun(world: World, history: int) -> bool:
         return max(each.history for each in histories(own)) >= history
 
 
+@proves("F7", how="a snapshot of the volume under load")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "engine", ["postgres", pytest.param("mysql", marks=pytest.mark.long), "mariadb"]
@@ -60,6 +62,7 @@ def test_a_snapshot_of_a_running_load_breaks_nothing(engine: str, tmp_path: Path
     _restored_under_load(engine, tmp_path, 1)
 
 
+@proves("F7", how="a snapshot of the volume under load")
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("engine", ["postgres", "mysql", "mariadb"])

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from consumers.gateway.publishing import Outgoing, _Line as Line, _taken, _Unpublished
 from penstock.records import Message
+from tests.kit.proof import proves
 
 
 def unpublished(count: int, *, joined: bool = False) -> list[_Unpublished]:
@@ -19,6 +20,7 @@ def unpublished(count: int, *, joined: bool = False) -> list[_Unpublished]:
     return made
 
 
+@proves("a FIFO queue of SQS", guard="what is joined goes in one batch")
 def test_what_is_joined_goes_in_one_batch() -> None:
     """Guard: is_joined.  Else a group of a FIFO queue could be published out of order."""
 

@@ -22,6 +22,7 @@ from botocore.credentials import Credentials
 
 from consumers.gateway.credentials import nonces, signed_requests, signed_urls, sigv4
 from consumers.gateway.credentials.shown import BadCredentials, ShownRequest
+from tests.kit.proof import proves
 
 NOW = datetime(2026, 11, 26, 20, 0, 0, tzinfo=UTC)
 CLOCK = NOW.timestamp()
@@ -99,6 +100,7 @@ def takes_request(shown: ShownRequest, now: float = CLOCK, secret: str = SECRET)
     return is_taken(read, secret)
 
 
+@proves("a signature counts")
 @often
 def test_no_changed_signed_request_is_taken(count: int) -> None:
     random_ = random.Random(1)
@@ -166,6 +168,7 @@ def takes_url(shown: ShownRequest, now: float = CLOCK, account: str = "shop") ->
     return is_taken(lambda: signed_urls.read(shown, account, now))
 
 
+@proves("a signature counts")
 @often
 def test_no_changed_signed_address_is_taken(count: int) -> None:
     random_ = random.Random(2)
@@ -236,6 +239,7 @@ def takes_call(
     return found.key_id == KEY and found.is_by(secret, shown.body)
 
 
+@proves("a signature counts")
 @often
 def test_what_botocore_signs_is_taken_and_no_changed_call_is(count: int) -> None:
     random_ = random.Random(3)

@@ -17,6 +17,7 @@ from consumers.gateway.pool import Principal
 from penstock.records import Event, Lease
 from penstock.subscriptions import Lag
 from penstock.subscriptions.stream import Membership
+from tests.kit.proof import proves
 
 LEASE = Lease("shop/orders", 0, 65_536, 3, "ACTIVE", 10, 1)
 MEMBERSHIP = Membership("shop/billing", "one", uuid.uuid4(), 3.0, 10.0)
@@ -47,6 +48,7 @@ async def member(clock: Callable[[], float], most: int = 5) -> GroupMember:
     return made
 
 
+@proves("a subscription over HTTP", guard="stands_still")
 def test_who_commits_nothing_stands_still_and_who_has_nothing_does_not() -> None:
     clock = Clock()
 
@@ -128,6 +130,7 @@ class Blind(GroupMember):
     version = property(lambda _: 0, lambda *_: None)
 
 
+@proves("a subscription over HTTP", guard="a look from before a check-in")
 @pytest.mark.parametrize(("kind", "holds"), [(GroupMember, True), (Blind, False)])
 def test_a_look_from_before_a_check_in_takes_nothing_away(
     kind: type[GroupMember], holds: bool

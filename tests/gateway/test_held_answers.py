@@ -23,6 +23,7 @@ from consumers.gateway.room import AnswerRoom
 from consumers.gateway.settings import GatewaySettings
 from consumers.gateway.sqs import door
 from consumers.gateway.sqs.calls import SqsCall
+from tests.kit.proof import proves
 
 LONG = b"x" * 200_000
 CALLER = AccountCaller("shop", Principal("1", "k"), "g", None)
@@ -109,6 +110,7 @@ async def status_of(answer: Answer) -> int:
     return int(sent[0]["status"])
 
 
+@proves("memory of answers")
 def test_who_takes_its_answer_slowly_is_present_and_has_room(name: str) -> None:
     """Guards: the stack until the answer is sent, and AnswerShare.hold."""
 
@@ -133,6 +135,7 @@ def test_who_takes_its_answer_slowly_is_present_and_has_room(name: str) -> None:
     asyncio.run(run())
 
 
+@proves("memory of answers")
 def test_a_long_answer_without_room_is_503(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consumers.gateway.room.PATIENCE_SECONDS", 0.01)
 

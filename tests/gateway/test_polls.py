@@ -8,6 +8,7 @@ import pytest
 
 from consumers.gateway import polls
 from consumers.gateway.polls import Polls
+from tests.kit.proof import proves
 
 
 async def _given_back(_: list[int]) -> None:
@@ -47,14 +48,17 @@ async def _looks(count: int, *, is_busy: bool) -> int:
     return seen
 
 
+@proves("long polls")
 def test_of_those_that_wait_for_an_idle_queue_one_looks() -> None:
     assert asyncio.run(_looks(10, is_busy=False)) == 1
 
 
+@proves("long polls")
 def test_while_looks_find_something_a_few_look_side_by_side() -> None:
     assert asyncio.run(_looks(10, is_busy=True)) == 1 + polls.MOST_LOOKING
 
 
+@proves("long polls", guard="their bound")
 def test_without_a_bound_all_would_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polls, "MOST_LOOKING", 100)
     assert asyncio.run(_looks(10, is_busy=True)) == 11

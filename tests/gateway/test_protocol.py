@@ -15,6 +15,7 @@ import uvicorn
 
 from consumers.gateway.protocol import MAX_HEAD_BYTES, BoundedProtocol
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 GOOD = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 BOTH_LENGTHS = (
@@ -213,6 +214,7 @@ def test_a_caller_that_takes_nothing_keeps_no_connection(server: uvicorn.Server,
         wait_until(lambda: not server.server_state.connections, "it is cut off", 5)
 
 
+@proves("a caller that hung up", guard="one request at a time")
 def test_a_request_before_the_answer_to_another_hides_no_caller(port: int) -> None:
     ended.clear()
     answered.clear()

@@ -14,6 +14,7 @@ import pytest
 from tests.contract.databases import PostgresDatabase
 from tests.contract.gateway.kit import Client, Gateway, gateway_of
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.support import PostgresServer
 
 PUT = "/queues/orders/messages"
@@ -98,6 +99,7 @@ LENGTHS = [
 ]
 
 
+@proves("no request in another")
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_no_request_is_smuggled_in_the_body_of_another(
     raw: Gateway, shop: Client, lengths: tuple[str, ...]
@@ -121,6 +123,7 @@ def resident() -> int:
     return next(int(each.split()[1]) * 1_024 for each in lines if each.startswith("VmRSS"))
 
 
+@proves("no request in another")
 @pytest.mark.parametrize("field", [b"X: ", b"Cookie: a\r\nX"])
 def test_a_header_of_60_megabytes_takes_no_memory(raw: Gateway, shop: Client, field: bytes) -> None:
     before, part = resident(), b"x" * MEGABYTE
@@ -150,6 +153,7 @@ def mutated(client: Client, random_: random.Random) -> bytes:
     return bytes(data)
 
 
+@proves("no request in another")
 @pytest.mark.parametrize("times", [20, pytest.param(2_000, marks=pytest.mark.long)])
 def test_torn_and_broken_requests_lose_nothing_of_others(
     raw: Gateway, shop: Client, times: int

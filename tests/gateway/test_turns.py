@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from consumers.gateway.turns import Turn, Turns
+from tests.kit.proof import proves
 
 #: What a turn of each account costs; all ask for more than there is.
 COSTS = {"a": 100.0, "b": 10.0, "c": 1.0}
@@ -35,6 +36,7 @@ def _spent(turns: Turns, rounds: int, rng: random.Random) -> Counter[str]:
     return spent
 
 
+@proves("fair turns of the gateway")
 @pytest.mark.parametrize("places", [1, 4])
 @pytest.mark.parametrize("seed", range(5))
 def test_all_who_want_more_than_there_is_have_the_same(places: int, seed: int) -> None:
@@ -43,6 +45,7 @@ def test_all_who_want_more_than_there_is_have_the_same(places: int, seed: int) -
     assert max(spent.values()) - min(spent.values()) <= 300 * places, spent
 
 
+@proves("fair turns of the gateway", guard="cost")
 def test_without_the_cost_who_asks_for_the_most_has_the_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -63,6 +66,7 @@ def _done(turns: Turns, cost: float) -> str:
     return turn.account
 
 
+@proves("fair turns of the gateway")
 def test_who_comes_anew_is_next_and_has_saved_nothing_up() -> None:
     """It comes before what waits of another, once: after that they take turns."""
     turns = Turns(1)
@@ -99,6 +103,7 @@ def test_with_one_place_it_is_for_whoever_is_next() -> None:
     assert turns.begin() is not None
 
 
+@proves("fair turns of the gateway")
 def test_an_account_may_take_as_much_room_as_it_leaves() -> None:
     """However many take what they can get, there is room for another."""
     turns = Turns(1)

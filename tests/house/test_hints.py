@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from penstock.cli.commands import OF_THE_PLATFORM, OWN
+from tests.kit.proof import proves
 
 ROOT = Path(__file__).resolve().parents[2]
 #: No package of ours is on an index: a stranger could take the name.
@@ -27,6 +28,7 @@ def told(*folders: str) -> dict[str, str]:
     return {name: (ROOT / name).read_text("utf-8") for name in names if (ROOT / name).exists()}
 
 
+@proves("advice can be followed")
 def test_nobody_is_sent_to_an_index_for_our_name() -> None:
     texts = told(
         "penstock", "ops", "consumers", "resources", "dagster_project", "sql", "docs", "examples",
@@ -39,6 +41,7 @@ def test_nobody_is_sent_to_an_index_for_our_name() -> None:
     assert not FROM_AN_INDEX.search("`pip install '.[postgres,cli]'` brings penstock")
 
 
+@proves("advice can be followed")
 def test_the_wheel_names_commands_that_it_has() -> None:
     """Its errors, its findings, and what the functions in the database say."""
     named = {

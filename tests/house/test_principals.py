@@ -7,6 +7,7 @@ import re
 import pytest
 
 from penstock.database import catalog
+from tests.kit.proof import proves
 
 #: Functions that ask which login it is, because they are about logins.  All others ask principal().
 OF_LOGINS = {
@@ -55,6 +56,7 @@ def _bodies(dialect: str) -> dict[str, str]:
     }
 
 
+@proves("S22 of accounts", how="every place that asks")
 @pytest.mark.parametrize("dialect", ["postgres", "mysql"])
 def test_only_what_is_about_logins_asks_for_the_login(dialect: str) -> None:
     """Ownership is the principal's: one login carries many accounts."""
@@ -63,6 +65,7 @@ def test_only_what_is_about_logins_asks_for_the_login(dialect: str) -> None:
     assert not re.search(_LOGIN[dialect], re.sub(r"--[^\n]*", "", catalog.tables(dialect)))
 
 
+@proves("S22 of accounts", how="every place that asks")
 @pytest.mark.parametrize("dialect", ["postgres", "mysql"])
 def test_each_shortcut_is_for_logins_only(dialect: str) -> None:
     """Each function that reads `restricted` or the rights asks for whom, or does so for nobody."""
@@ -81,6 +84,7 @@ def _shortcuts(body: str) -> int:
     return len(re.findall(r"\b\w+\.restricted\b(?! = | <> |, t\.namespace_id,\n)", body))
 
 
+@proves("S22 of accounts", guard="the second half of a shortcut")
 @pytest.mark.parametrize("dialect", ["postgres", "mysql"])
 def test_a_shortcut_without_its_second_half_is_found(
     dialect: str, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +106,7 @@ _CHARGE = {
 }
 
 
+@proves("quotas of accounts", how="every function that writes events")
 @pytest.mark.parametrize("dialect", ["postgres", "mysql"])
 def test_each_function_that_writes_events_charges_accounts_alone(dialect: str) -> None:
     """A way to publish without a quota would be the one that is used."""

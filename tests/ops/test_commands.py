@@ -28,6 +28,7 @@ from penstock.subscriptions import stream
 from penstock.topics import names
 from tests.consumers.process import until
 from tests.kit.log import drain
+from tests.kit.proof import proves
 from tests.ops.conftest import TOPIC, Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -436,6 +437,7 @@ def test_targets_and_topics_of_the_archive(
     assert (second["state"], second["seconds"]) == ("not used yet", 60)
 
 
+@proves("D10 of many databases")
 def test_a_command_for_a_database_of_the_policy_file(
     run: Run,
     connection: Connection,

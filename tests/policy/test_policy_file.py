@@ -18,6 +18,7 @@ from ops.policies.settings import (
 )
 from penstock.errors import ConfigurationError
 from tests.kit.placements import on_each
+from tests.kit.proof import proves
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,6 +73,7 @@ def test_an_object_store_gets_its_secrets_from_the_environment() -> None:
         assert "hunter2" not in shown
 
 
+@proves("no secret is shown by Dagster")
 @pytest.mark.parametrize(
     ("text", "way_out"),
     [
@@ -294,6 +296,7 @@ databases:
 """
 
 
+@proves("D10 of many databases")
 def test_several_databases_share_targets_each_in_a_folder_of_its_own() -> None:
     """Guard: the folder; a target's marker is one installation's."""
     found = parse(DATABASES)
@@ -352,6 +355,7 @@ def test_two_variables_of_one_database_are_noticed(one: str, other: str, same: b
             member.database_url(environ)
 
 
+@proves("one policy holds for a database")
 def test_a_database_of_the_file_is_not_that_of_the_environment() -> None:
     """Guard: the environment's address in checks.require_own.
 

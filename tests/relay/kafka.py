@@ -150,3 +150,8 @@ def lease_of(block: RelayBlock) -> SinkLease:
     return SinkLease(
         block.relay, block.topic, block.known_as, block.partition, block.history, block.lease_epoch
     )
+
+
+def stored(broker: KafkaBroker, sink: KafkaSink, topic: str) -> list[int]:
+    """The committed sequences of partition 0."""
+    return broker.sequences(sink.settings.topic(topic))

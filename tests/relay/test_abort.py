@@ -16,6 +16,7 @@ from ops.sinks.base import Channel, SinkUnavailable
 from ops.sinks.guarded_http import Caller
 from penstock.errors import SinkError
 from tests.consumers.process import until
+from tests.kit.proof import proves
 from tests.relay.blocks import block, lease
 from tests.relay.receivers import SECRET
 
@@ -101,6 +102,7 @@ ADDRESSES = {
 }
 
 
+@proves("partitions are sent side by side")
 @pytest.mark.parametrize("kind", ADDRESSES)
 def test_a_call_that_gets_no_answer_is_ended(kind: str, silent: Silent) -> None:
     address = ADDRESSES[kind].format(port=silent.port)
@@ -172,6 +174,7 @@ def token_at(silent: Silent) -> dict[str, str]:
     }
 
 
+@proves("partitions are sent side by side", guard="the shutdown of the connection")
 def test_without_the_shutdown_it_would_wait(
     silent: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

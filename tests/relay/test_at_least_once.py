@@ -15,6 +15,7 @@ from ops.relay.relay import Relay
 from ops.sinks.address import open_sink
 from penstock import subscriptions
 from penstock.subscriptions.dead_letters import dead_letters
+from tests.kit.proof import proves
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, chaos
 from tests.relay.receivers import Call, Receiver, Says, receiving
 
@@ -59,6 +60,7 @@ def of_bodies(bodies: list[bytes]) -> Found:
     return found
 
 
+@proves("a sink that only takes gets everything")
 def test_a_refused_event_is_a_dead_letter_and_the_others_come_once(
     hook: Hook, connection: Connection, database_url: str
 ) -> None:

@@ -25,6 +25,7 @@ from ops.sinks.cloudevents import to_json
 from ops.sinks.lanes import Lanes
 from ops.sinks.sent import SentEvents
 from penstock.errors import ConfigurationError
+from tests.kit.proof import proves
 from tests.relay.aws_server import ACCOUNT, REGION, Queue
 from tests.relay.blocks import TOPIC, block, event
 from tests.relay.receivers import Says, receiving
@@ -90,6 +91,7 @@ def test_a_queue_gets_each_event_in_calls_of_ten(endpoint: str) -> None:
     }
 
 
+@proves("a sink that only takes gets everything")
 def test_a_fifo_queue_keeps_the_order_of_keys_and_drops_what_is_sent_again(endpoint: str) -> None:
     queue = Queue(endpoint, fifo=True)
     send(sink_of(queue), block(1, 40))
@@ -109,6 +111,7 @@ def _of_one_key(calls: Sent) -> int:
     return sum(len({n % 7 for n in call}) < len(call) for call in calls)
 
 
+@proves("a sink that only takes gets everything", guard="one event of a group a call")
 def test_a_call_to_a_fifo_queue_has_one_event_of_a_key(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,10 +154,12 @@ def _partly(queue: Queue) -> list[int]:
     return sorted(queue.sequences())
 
 
+@proves("a sink that only takes gets everything")
 def test_what_went_is_not_sent_again_with_what_failed(endpoint: str) -> None:
     assert _partly(Queue(endpoint)) == list(range(1, 21))
 
 
+@proves("a sink that only takes gets everything", guard="the memory of what was sent")
 def test_without_the_memory_it_is(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SentEvents, "of", lambda *_: set())
     assert len(_partly(Queue(endpoint))) > 20

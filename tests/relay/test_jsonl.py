@@ -18,6 +18,7 @@ from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.cloudevents import to_json
 from ops.sinks.jsonl import JsonlSink, end_before, file_name
 from penstock.records import Event
+from tests.kit.proof import proves
 from tests.kit.sinks import Alone
 from tests.relay.blocks import TOPIC, block, event
 
@@ -205,6 +206,7 @@ Alone(JsonlSink(sys.argv[1])).send_block(block(4, 400))
 """
 
 
+@proves("a file has one writer")
 def test_a_relay_that_is_paused_inside_its_write_holds_nobody_up(
     sink: Alone, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +224,7 @@ def test_a_relay_that_is_paused_inside_its_write_holds_nobody_up(
     assert path.read_bytes() == lines(1, 500)
 
 
+@proves("a file has one writer")
 def test_a_block_that_was_written_and_then_lost_events_goes_on(sink: Alone, path: Path) -> None:
     """Guard: Place.of. What is there was sent, also what was given up since."""
     sink.send_block(block(1, 5))
@@ -273,6 +276,7 @@ def test_what_was_torn_is_gone_when_the_block_has_less_now(sink: Alone, path: Pa
     assert path.read_bytes() == lines(1, 8) + lines(10, 10)
 
 
+@proves("a file has one writer")
 def test_a_late_relay_overwrites_nothing(sink: Alone, path: Path) -> None:
     """Its block was given up whole meanwhile. Guard: Place.is_passed."""
     sleeper = Alone(JsonlSink(sink.directory))
@@ -283,6 +287,7 @@ def test_a_late_relay_overwrites_nothing(sink: Alone, path: Path) -> None:
     assert path.read_bytes() == lines(1, 3) + lines(7, 7)
 
 
+@proves("a file has one writer", guard="Place.is_passed")
 def test_without_the_comparison_it_would(
     sink: Alone, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +313,7 @@ def _with_a_sleeper(sink: Alone, path: Path) -> None:
             assert sleeper.wait(timeout=30) == 0
 
 
+@proves("a file has one writer")
 def test_nobody_writes_where_one_who_is_paused_inside_its_write_goes_on(
     sink: Alone, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +325,7 @@ def test_nobody_writes_where_one_who_is_paused_inside_its_write_goes_on(
     assert path.read_bytes() == lines(1, 402)
 
 
+@proves("a file has one writer", guard="the lock")
 def test_without_the_lock_events_would_be_lost(
     sink: Alone, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

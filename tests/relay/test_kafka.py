@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,18 +11,16 @@ from typing import Any
 import pytest
 
 from ops.sinks import kafka_channel, kafka_producer, kafka_tail
-from ops.sinks.address import open_sink as open_any
 from ops.sinks.base import Channel, EventRefused, RelayBlock, SinkMisconfigured, SinkUnavailable
 from ops.sinks.ends import SinkBehind
 from ops.sinks.kafka import KafkaSink
 from ops.sinks.kafka_channel import KafkaChannel
 from ops.sinks.kafka_producer import KafkaProducer
 from ops.sinks.kafka_tail import KafkaEnd
-from penstock.errors import SinkError
 from penstock.log.restores import Seen
-from penstock.publishing.cloudevents import read_structured
+from tests.kit.proof import proves
 from tests.relay.blocks import block, event
-from tests.relay.kafka import SECONDS, KafkaBroker, headers, lease_of
+from tests.relay.kafka import SECONDS, KafkaBroker, headers, lease_of, stored
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -52,11 +49,6 @@ def send(sink: KafkaSink) -> Iterator[Send]:
         yield in_its_own_lease
 
 
-def stored(broker: KafkaBroker, sink: KafkaSink, topic: str) -> list[int]:
-    """The committed sequences of partition 0."""
-    return broker.sequences(sink.settings.topic(topic))
-
-
 def test_an_event_with_its_attributes(
     kafka_broker: KafkaBroker, sink: KafkaSink, send: Send, topic: str
 ) -> None:
@@ -81,6 +73,7 @@ def _sent_and_sent_again(send: Send, topic: str) -> None:
     )
 
 
+@proves("Kafka, exactly once")
 def test_a_block_sent_again_is_stored_once(
     kafka_broker: KafkaBroker, sink: KafkaSink, send: Send, topic: str
 ) -> None:
@@ -88,6 +81,7 @@ def test_a_block_sent_again_is_stored_once(
     assert stored(kafka_broker, sink, topic) == list(range(1, 31))
 
 
+@proves("Kafka, exactly once", guard="reading the tail")
 def test_without_reading_the_tail_it_is_stored_twice(
     kafka_broker: KafkaBroker,
     sink: KafkaSink,
@@ -140,6 +134,7 @@ def channel_of(sink: KafkaSink, one: RelayBlock) -> KafkaChannel:
     return channel
 
 
+@proves("Kafka, exactly once")
 def test_the_successor_fences_a_paused_relay(
     kafka_broker: KafkaBroker, sink: KafkaSink, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +148,7 @@ def _own_id(name: str) -> dict[str, Any]:
     return {"transactional.id": f"penstock/{name}/{uuid.uuid4()}"}
 
 
+@proves("Kafka, exactly once", guard="the transactional id")
 def test_without_fencing_a_paused_relay_doubles(
     kafka_broker: KafkaBroker, sink: KafkaSink, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +160,7 @@ def test_without_fencing_a_paused_relay_doubles(
     assert stored(kafka_broker, sink, topic) == [*range(1, 6), *range(6, 21), *range(6, 21)]
 
 
+@proves("Kafka, exactly once")
 def test_an_open_transaction_is_waited_for(
     kafka_broker: KafkaBroker, sink: KafkaSink, send: Send, topic: str
 ) -> None:
@@ -225,6 +222,7 @@ def test_what_others_write_hides_nothing(
     assert sequences == list(range(1, 9))
 
 
+@proves("Kafka, exactly once", guard="the note of the relay")
 def test_two_relays_do_not_share_a_topic(
     sink: KafkaSink, send: Send, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +234,7 @@ def test_two_relays_do_not_share_a_topic(
     assert send(block(1, 20, topic=topic, relay="another")).seen() == Seen(20, 1)
 
 
+@proves("Kafka, exactly once", guard="the look at what is stored")
 @pytest.mark.parametrize("checked", [True, False], ids=["checked", "mutant"])
 def test_a_record_above_the_limit_in_the_middle(
     kafka_broker: KafkaBroker,
@@ -299,6 +298,7 @@ def test_a_block_that_was_open_when_a_history_began_is_stored_once(
     assert {each["ce_penstockhistory"] for each in found[50:]} == {"2"}
 
 
+@proves("Kafka, exactly once", guard="the look at what is stored")
 def test_a_partition_that_was_emptied_while_a_block_was_open(
     kafka_broker: KafkaBroker,
     sink: KafkaSink,
@@ -343,6 +343,7 @@ def _away(*_: Any) -> None:
     raise SinkUnavailable("away")
 
 
+@proves("Kafka, exactly once")
 def test_an_emptied_partition_tells_that_a_block_was_not_sent(
     kafka_broker: KafkaBroker,
     sink: KafkaSink,
@@ -358,6 +359,7 @@ def test_an_emptied_partition_tells_that_a_block_was_not_sent(
         send(block(9, 10, topic=topic, lease_epoch=4, reopened=True))
 
 
+@proves("Kafka, exactly once", guard="the note of the relay")
 def test_without_the_note_it_would_wait_for_a_person(
     kafka_broker: KafkaBroker,
     sink: KafkaSink,
@@ -376,6 +378,7 @@ class _Forgets(dict[Any, Any]):
         """Note nothing."""
 
 
+@proves("Kafka, exactly once")
 def test_a_partition_that_has_lost_its_end_is_told(
     kafka_broker: KafkaBroker, sink: KafkaSink, topic: str
 ) -> None:
@@ -415,86 +418,3 @@ def test_a_block_recorded_under_an_older_address(
         assert channel.seen() == Seen(9, 1)
     assert stored(kafka_broker, sink, topic) == [1, 2, 3, 4, 5]
     assert stored(kafka_broker, sink, f"{topic}-new") == [6, 7, 8, 9]
-
-
-def test_without_transactions_it_is_sent_at_least_once(
-    kafka_broker: KafkaBroker, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with closing(kafka_broker.sink(f"{kafka_broker.address}&exactly=false")) as sink:
-        sink.preflight(topic, 1)
-        for epoch in (1, 2):
-            again = block(1, 5, topic=topic, lease_epoch=epoch, reopened=epoch > 1)
-            with closing(sink.open(lease_of(again))) as channel:
-                channel.send_block(again)
-        assert stored(kafka_broker, sink, topic) == [1, 2, 3, 4, 5]
-
-
-def _third_of_five_is_refused(
-    broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> list[int]:
-    """Without transactions, each record in a batch of its own; the topic's limit was lowered."""
-    monkeypatch.setattr(kafka_producer, "_BATCH_BYTES", 1)
-    with closing(broker.sink(f"{broker.address}&exactly=false")) as sink:
-        sink.preflight(topic, 1)
-        broker.configure(
-            sink.settings.topic(topic), max_message_bytes="2000", compression_type="uncompressed"
-        )
-        noise = uuid.uuid4().bytes * 500
-        events = tuple(event(n, topic=topic, payload=noise if n == 3 else b"") for n in range(1, 6))
-        one = block(1, 5, topic=topic, events=events)
-        with closing(sink.open(lease_of(one))) as channel, pytest.raises(SinkError):
-            channel.send_block(one)
-        return stored(broker, sink, topic)
-
-
-def test_without_transactions_nothing_comes_after_a_gap(
-    kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last record would say that everything before it is there."""
-    found = _third_of_five_is_refused(kafka_broker, topic, monkeypatch)
-    assert found in ([], [1], [1, 2])
-
-
-def test_two_addresses_of_one_kafka_topic_are_one_place(
-    kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guard: places are compared by the topic there. Mutant: apart, one of them sends less."""
-
-    def sent(type_of: str) -> list[int]:
-        types = (f"{type_of}/b", f"{type_of}.b", f"{type_of}/b")
-        events = tuple(event(n, topic=topic, type=each) for n, each in enumerate(types, 1))
-        one = dataclasses.replace(block(1, 3, topic=topic), events=events)
-        with closing(open_any(f"{kafka_broker.address}#to={{topic}}.{{type}}")) as sink:
-            sink.preflight(topic, 1)
-            with closing(sink.open(lease_of(one))) as channel:
-                channel.send_block(one)
-        name = kafka_broker.sink().settings.topic(f"{topic}.{type_of}.b")
-        return [int(headers(each)["ce_sequence"]) for each in kafka_broker.read(name)]
-
-    assert sent("a") == [1, 2, 3]
-    monkeypatch.setattr(KafkaSink, "address_of", staticmethod(str))
-    assert sent("c") == [1, 3]
-
-
-def test_rules_reach_kafka_and_each_topic_is_exact(kafka_broker: KafkaBroker, topic: str) -> None:
-    """Tombstones, structured events, and topics that the events choose, in two attempts."""
-    rules = "#tombstones=true&envelope=structured&to={topic}.{type}"
-    with closing(open_any(f"{kafka_broker.address}{rules}")) as sink:
-        sink.preflight(topic, 1)
-        events = (
-            event(1, topic=topic, type="a"),
-            event(2, topic=topic, type="b", payload=b""),
-            event(3, topic=topic, type="a"),
-        )
-        one = dataclasses.replace(block(1, 3, topic=topic), events=events)
-        for attempt in (one, dataclasses.replace(one, reopened=True, lease_epoch=2)):
-            with closing(sink.open(lease_of(attempt))) as channel:
-                channel.send_block(attempt)
-    base = kafka_broker.sink().settings.topic(topic)
-    found = kafka_broker.read(f"{base}.a")
-    assert [read_structured(each.value() or b"").data for each in found] == [
-        {"amount": 1}, {"amount": 3},
-    ]  # fmt: skip
-    assert {headers(each)["content-type"] for each in found} == {"application/cloudevents+json"}
-    (gone,) = kafka_broker.read(f"{base}.b")
-    assert (gone.value(), gone.key()) == (None, b"account-2")

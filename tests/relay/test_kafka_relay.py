@@ -19,6 +19,7 @@ from ops.relay.relay import Relay
 from penstock.errors import InvalidArgument
 from penstock.spark.options import DatabaseAddress
 from penstock.subscriptions import stream
+from tests.kit.proof import proves
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, Difference, chaos, compare
 from tests.relay.kafka import KafkaBroker, headers
 from tests.support import PostgresServer
@@ -67,6 +68,7 @@ def difference(log: Chaos, broker: KafkaBroker, passed: int = 0) -> Difference:
     return total
 
 
+@proves("Kafka, exactly once")
 def test_killed_and_paused_and_still_exactly_once(
     make_log: Make, kafka_broker: KafkaBroker
 ) -> None:
@@ -77,6 +79,7 @@ def test_killed_and_paused_and_still_exactly_once(
     assert difference(log, kafka_broker) == EXACT
 
 
+@proves("Kafka, exactly once")
 def test_a_database_put_back_under_kafka_stops(
     make_log: Make,
     kafka_broker: KafkaBroker,
@@ -102,6 +105,7 @@ def test_a_database_put_back_under_kafka_stops(
     assert difference(log, kafka_broker) == EXACT
 
 
+@proves("Kafka, exactly once")
 def test_a_partition_that_lost_its_records_waits_for_a_person(
     make_log: Make, kafka_broker: KafkaBroker
 ) -> None:

@@ -22,6 +22,7 @@ from ops.sinks.nats_jetstream import NatsSink, open_sink
 from penstock.errors import ConfigurationError
 from penstock.log.restores import Seen
 from tests.kit import certificates
+from tests.kit.proof import proves
 from tests.relay.blocks import TOPIC, block, event, lease
 from tools.servers.nats import NatsServer
 
@@ -100,6 +101,7 @@ def test_a_successor_completes_the_block_and_who_is_late_writes_nothing(make: Ma
     assert sequences(first) == list(range(1, 2_301))
 
 
+@proves("a sink that was changed is not continued", guard="the comparison")
 def test_without_the_expectation_a_late_relay_doubles(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +125,7 @@ def test_partitions_of_one_stream_do_not_disturb_each_other(sink: NatsSink) -> N
     assert sorted(sequences(sink)) == sorted([*range(1, 301)] * 2)
 
 
+@proves("a sink that was changed is not continued")
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_a_batch_with_a_lost_answer_is_stored_once(
     make: Make, monkeypatch: pytest.MonkeyPatch, is_stored: bool
@@ -152,6 +155,7 @@ def test_a_batch_with_a_lost_answer_is_stored_once(
     assert sequences(sink) == list(range(1, 611))
 
 
+@proves("a sink that was changed is not continued")
 def test_half_a_batch_is_nothing(sink: NatsSink, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender died in the middle: what it sent is not there, also not later."""
     original = NatsConnection._send
@@ -190,6 +194,7 @@ def test_a_foreign_writer_is_told(sink: NatsSink) -> None:
     assert len(stored(sink)) == 11
 
 
+@proves("a sink that was changed is not continued")
 def test_a_purged_stream_is_told_and_one_with_limits_goes_on(sink: NatsSink) -> None:
     channel = sink.open(lease())
     channel.send_block(block(1, 10))

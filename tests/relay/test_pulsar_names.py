@@ -13,6 +13,7 @@ from ops.sinks.pulsar_producer import PulsarMessage, producer_name
 from ops.sinks.tail import TOPIC_HEADER
 from penstock.log.restores import Seen
 from penstock.records import Event
+from tests.kit.proof import proves
 from tests.kit.sinks import Alone
 from tests.relay.blocks import block, event
 from tests.relay.pulsar_broker import Broker
@@ -35,6 +36,7 @@ def _anew(make: Make, topic: str) -> Alone:
     return first
 
 
+@proves("F23", how="Pulsar")
 def test_a_topic_made_anew_is_not_swallowed(broker: Broker, pulsar_sink: Make, topic: str) -> None:
     """Guards: known_as in the producer's name and in the messages."""
     sink = _anew(pulsar_sink, topic)

@@ -20,6 +20,7 @@ from penstock.log.histories import restore_status
 from penstock.subscriptions import stream
 from tests.doctor.pooler import Pooler
 from tests.kit.log import drain, known_as, topic, wait_until
+from tests.kit.proof import proves
 from tests.kit.sinks import turn
 from tests.kit.storage import many
 from tests.kit.stream import STREAM, SUBSCRIPTION, slow_leases
@@ -81,6 +82,7 @@ def _grow(url: str, events: int) -> None:
         drain(connection)
 
 
+@proves("S21 behind a connection that stays", how="PgBouncer")
 @pytest.mark.parametrize("events", [20, 60], ids=["behind", "grown beyond"])
 def test_the_connection_outlives_a_restore_and_nothing_is_sent(
     database_url: str, restored: Restored, tmp_path: Path, events: int

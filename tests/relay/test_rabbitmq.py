@@ -21,6 +21,7 @@ from ops.sinks.cloudevents import attributes
 from ops.sinks.sent import SentEvents
 from penstock.errors import ConfigurationError
 from penstock.publishing.rows import EXCHANGE, ROUTING_KEY
+from tests.kit.proof import proves
 from tests.relay.blocks import TOPIC, block, event
 from tests.relay.rabbits import LOGIN, Rabbit
 
@@ -70,6 +71,8 @@ def test_an_exchange_routes_by_topic_or_as_the_publisher_says(rabbit: Rabbit) ->
     assert rabbit.sequences(queues["urgent"]) == [2, 3]
 
 
+@proves("a sink that only takes gets everything")
+@proves("a sink that only takes gets everything", guard="what comes back from RabbitMQ")
 def test_what_no_queue_gets_is_said_and_sent_again(
     rabbit: Rabbit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +120,7 @@ def test_without_the_memory_it_is_doubled(rabbit: Rabbit, monkeypatch: pytest.Mo
     assert rabbit.sequences(queue) != [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
+@proves("a sink that only takes gets everything")
 def test_a_restart_of_the_broker_loses_nothing(rabbit: Rabbit) -> None:
     """The channel notices that its connection is gone, and what was confirmed is still there."""
     queue = rabbit.queue()

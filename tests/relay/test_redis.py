@@ -17,6 +17,7 @@ from penstock.errors import ConfigurationError
 from penstock.log.restores import Seen
 from penstock.records import Event
 from tests.kit import certificates
+from tests.kit.proof import proves
 from tests.relay.blocks import TOPIC, block, event, lease
 from tests.relay.stores import Streams, StreamsServer, ids
 
@@ -44,6 +45,7 @@ def test_an_entry_has_the_event_and_its_attributes(streams: Streams) -> None:
     assert fields[b"penstock_relay"] == b"to-the-sink"
 
 
+@proves("a sink that was changed is not continued")
 def test_a_successor_completes_the_block_and_who_is_late_writes_nothing(streams: Streams) -> None:
     late, first = streams.channel(), streams.channel()
     assert late.seen() is None
@@ -69,6 +71,7 @@ def test_events_that_were_given_up_are_passed(streams: Streams) -> None:
     assert streams.ids() == [*ids(6, 8), *ids(11, 12)]
 
 
+@proves("a sink that was changed is not continued")
 def test_a_foreign_writer_is_told(streams: Streams) -> None:
     channel = streams.channel()
     channel.send_block(block(1, 10))
@@ -80,6 +83,7 @@ def test_a_foreign_writer_is_told(streams: Streams) -> None:
     assert streams.ids()[:-1] == ids(1, 10)
 
 
+@proves("a sink that was changed is not continued")
 def test_memory_that_runs_out_leaves_no_hole(streams: Streams) -> None:
     client = streams.server.client
     channel = streams.channel()
@@ -104,6 +108,7 @@ def _delete_under_a_lease(streams: Streams) -> RedisChannel:
     return channel
 
 
+@proves("a sink that was changed is not continued")
 def test_a_deleted_stream_is_told_and_events_after_the_gap_are_not_sent(streams: Streams) -> None:
     channel = _delete_under_a_lease(streams)
     with pytest.raises(SinkUnavailable, match="ends at 0-0, not at 1-10"):
@@ -117,6 +122,7 @@ def test_a_deleted_stream_is_told_and_events_after_the_gap_are_not_sent(streams:
     assert streams.ids() == ids(11, 20)
 
 
+@proves("a sink that was changed is not continued", guard="the comparison")
 def test_without_the_comparison_a_deleted_stream_goes_on_with_a_gap(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from penstock.subscriptions import stream
 from penstock.subscriptions.dead_letters import dead_letters
 from penstock.subscriptions.stream import Membership
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.sinks import InFront, relay_once
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, chaos, compare
 
@@ -195,6 +196,7 @@ def _run(relay: Relay, log: Chaos, events: int) -> None:
     running.result()
 
 
+@proves("a sink's fault is an attempt")
 def test_whatever_a_sink_raises_when_it_is_asked_is_a_failed_attempt(
     log: Chaos, scripted: Scripted, database_url: str
 ) -> None:
@@ -212,6 +214,7 @@ def test_whatever_a_sink_raises_when_it_is_asked_is_a_failed_attempt(
     assert_exact(log)
 
 
+@proves("a sink's fault is an attempt", guard="_asked")
 def test_without_the_guard_a_fault_of_the_sink_ends_the_relay(
     log: Chaos, scripted: Scripted, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +231,7 @@ def test_without_the_guard_a_fault_of_the_sink_ends_the_relay(
     assert log.done() == 0
 
 
+@proves("a sink's fault is an attempt")
 def test_a_sink_that_is_set_up_wrong_ends_a_relay_that_has_proven_nothing(
     log: Chaos, scripted: Scripted, database_url: str
 ) -> None:

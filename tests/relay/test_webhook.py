@@ -30,6 +30,7 @@ from ops.sinks.cloudevents import to_json
 from ops.sinks.sent import SentEvents
 from ops.sinks.webhook import WebhookChannel, WebhookSink
 from penstock.errors import ConfigurationError
+from tests.kit.proof import proves
 from tests.relay.blocks import TOPIC, block, event
 from tests.relay.receivers import SECRET, Call, Receiver, Says, receiving
 
@@ -201,16 +202,19 @@ def _refused_in_the_middle(receiver: Receiver, sink: WebhookSink) -> list[int]:
     return sequences(receiver.calls)
 
 
+@proves("a sink that only takes gets everything")
 def test_nothing_confirmed_is_sent_again_after_a_refusal(receiver: Receiver) -> None:
     assert _refused_in_the_middle(receiver, sink_of(receiver)) == list(range(1, 10))
 
 
+@proves("a sink that only takes gets everything", guard="SentEvents")
 def test_without_the_memory_it_is(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SentEvents, "of", lambda *_: set())
     found = _refused_in_the_middle(receiver, sink_of(receiver))
     assert found == [1, 2, 3, 4, 5, 1, 2, 3, 4, 6, 7, 8, 9]
 
 
+@proves("a sink that only takes gets everything")
 def test_a_new_lease_sends_the_block_again(receiver: Receiver) -> None:
     """A subscription that was moved back has new leases, and wants everything again."""
     sink = sink_of(receiver)
@@ -264,6 +268,7 @@ class _Overlaps:
         return Says()
 
 
+@proves("a sink that only takes gets everything")
 def test_keys_go_at_the_same_time_and_each_in_order(receiver: Receiver, channel: Open) -> None:
     overlaps = receiver.answer = _Overlaps(7)
     channel("concurrency=7").send_block(block(1, 28))
@@ -275,6 +280,7 @@ def test_keys_go_at_the_same_time_and_each_in_order(receiver: Receiver, channel:
         assert [n for n in found if n % 7 == key] == [n for n in range(1, 29) if n % 7 == key]
 
 
+@proves("a sink that only takes gets everything", guard="by_key")
 def test_without_lanes_calls_of_a_key_overlap(
     receiver: Receiver, channel: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from ops.sinks.guarded_http import MOST_BYTES, Caller, HttpPlace, Wall
 from ops.sinks.public_addresses import is_public, parsed
 from penstock.errors import ConfigurationError, PenstockError
 from tests.kit import certificates
+from tests.kit.proof import proves
 from tests.relay.blocks import TOPIC, block
 from tests.relay.receivers import SECRET, Receiver, Says, receiving
 
@@ -108,6 +109,7 @@ def attempt(host: str, inside: Receiver, **environ: str) -> PenstockError | None
     return None
 
 
+@proves("no webhook leads inside")
 @pytest.mark.parametrize("host", FORMS)
 def test_no_form_of_an_address_reaches_inside(inside: Receiver, host: str) -> None:
     error = attempt(host, inside)
@@ -119,6 +121,7 @@ def test_no_form_of_an_address_reaches_inside(inside: Receiver, host: str) -> No
         assert "which is not public" in str(error)
 
 
+@proves("no webhook leads inside", guard="the table")
 @pytest.mark.parametrize("host", LOOPBACK)
 def test_without_the_table_each_form_of_loopback_reaches_it(
     inside: Receiver, monkeypatch: pytest.MonkeyPatch, host: str
@@ -145,6 +148,7 @@ def answers(*addresses: str) -> Callable[..., list[Any]]:
     return resolve
 
 
+@proves("no webhook leads inside")
 def test_a_name_that_leads_inside_is_refused(
     inside: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +160,7 @@ def test_a_name_that_leads_inside_is_refused(
     assert inside.connections == 0
 
 
+@proves("no webhook leads inside")
 def test_a_resolver_that_changes_its_answer_gains_nothing(
     inside: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +187,7 @@ def test_a_resolver_that_changes_its_answer_gains_nothing(
     assert inside.connections == 0
 
 
+@proves("no webhook leads inside")
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(inside: Receiver, status: int) -> None:
     with receiving() as outside:
@@ -194,6 +200,7 @@ def test_a_redirect_is_not_followed(inside: Receiver, status: int) -> None:
     assert inside.connections == 0
 
 
+@proves("no webhook leads inside")
 def test_no_proxy_is_read(inside: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{inside.port}")
@@ -205,6 +212,7 @@ def test_no_proxy_is_read(inside: Receiver, monkeypatch: pytest.MonkeyPatch) -> 
     assert inside.connections == 0
 
 
+@proves("no webhook leads inside")
 def test_the_token_endpoint_has_the_same_wall(inside: Receiver) -> None:
     with receiving() as outside:
         login = {
@@ -272,6 +280,7 @@ def served(listening: socket.socket, *pieces: bytes, pause: float = 0) -> thread
 DRIP = (b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n", *[b"x"] * 20)
 
 
+@proves("no webhook leads inside", guard="the one deadline")
 def test_one_deadline_holds_for_an_answer_that_drips(
     wire: tuple[socket.socket, Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +353,7 @@ def test_a_kept_connection_that_was_closed_is_made_again(
         thread.join(20)
 
 
+@proves("no webhook leads inside")
 def test_the_name_in_tls_is_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection goes to a number, and the certificate must still be that of the name."""
     made = certificates.make(tmp_path, "hooks.example.org")

@@ -14,6 +14,7 @@ from pyspark.sql.types import TimestampType
 from penstock.spark import register
 from tests.contract.databases import ContractDatabase, PostgresDatabase
 from tests.kit.log import TOPIC, drain
+from tests.kit.proof import proves
 from tests.spark.kit import ALL, frame, logged, published
 from tests.spark.pushing import PushingSource
 
@@ -42,6 +43,7 @@ def pushing(spark: SparkSession) -> Any:
     spark.conf.set(PUSH_DOWN, before)
 
 
+@proves("a Spark read is whole")
 @pytest.mark.long_on("mariadb")
 def test_a_data_frame_is_the_log(spark: SparkSession, db: ContractDatabase) -> None:
     events = published(db, 500)
@@ -56,6 +58,7 @@ def test_a_data_frame_is_the_log(spark: SparkSession, db: ContractDatabase) -> N
     assert rows == logged(db)
 
 
+@proves("a Spark read is whole")
 def test_counts_are_equal_before_and_after_a_filtered_action(
     pushing: SparkSession, database_url: str
 ) -> None:
@@ -72,6 +75,7 @@ def test_counts_are_equal_before_and_after_a_filtered_action(
     db.close()
 
 
+@proves("a Spark read is whole", guard="no push-down")
 def test_spark_loses_rows_where_a_source_takes_filters(pushing: SparkSession) -> None:
     """Why ours takes none. If this fails, Spark mended it: see docs/evidence/decisions/spark.md."""
     pushing.dataSource.register(PushingSource)

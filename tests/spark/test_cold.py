@@ -22,6 +22,7 @@ from penstock.spark.stream import StreamReader
 from tests.contract.databases import ContractDatabase, PostgresDatabase
 from tests.kit.copies import copy_all, drop, remove
 from tests.kit.log import TOPIC
+from tests.kit.proof import proves
 from tests.spark.kit import ALL, Row, frame, logged, planned, publish_more, published
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def test_a_log_epoch_is_named_where_it_was_read_from_a_copy(
     assert found == {((n - 1) // 10 + 1, n, TOPIC) for n in range(1, 26)}
 
 
+@proves("a Spark read is whole")
 def test_retention_between_plan_and_read_loses_nothing(
     db: ContractDatabase, target: Target
 ) -> None:

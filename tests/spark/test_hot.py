@@ -30,6 +30,7 @@ from penstock.spark.ranges import SourceRange
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase, PostgresDatabase
 from tests.kit.log import TOPIC
+from tests.kit.proof import proves
 from tests.spark.kit import ALL, Row, logged, planned, publish_more, published
 
 
@@ -156,6 +157,7 @@ def test_events_that_are_gone_are_an_error(db: ContractDatabase) -> None:
         planned(db)
 
 
+@proves("a Spark read is whole")
 def test_a_log_that_became_shorter_is_an_error(db: ContractDatabase) -> None:
     """Guard: the events of each page are counted."""
     published(db, 20, odd=False)
@@ -165,6 +167,7 @@ def test_a_log_that_became_shorter_is_an_error(db: ContractDatabase) -> None:
         _read(db, [longer])
 
 
+@proves("a Spark read is whole")
 def test_another_topic_under_the_same_address_is_not_read(db: ContractDatabase) -> None:
     """Guard: a range carries the partition's id."""
     published(db, 20, odd=False)

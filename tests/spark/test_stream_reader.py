@@ -25,6 +25,7 @@ from penstock.subscriptions import stream
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import TOPIC
+from tests.kit.proof import proves
 from tests.spark.kit import ALL, publish_more, published
 
 ALL_AVAILABLE = ReadAllAvailable()
@@ -177,6 +178,7 @@ def _read_on(db: ContractDatabase, start: Offset, limit: int = 1_000) -> tuple[i
         start = end
 
 
+@proves("a Spark stream over a restore")
 @pytest.mark.parametrize("grown", [0, 5, 30])
 def test_after_a_restore_a_stream_reads_all_that_comes_later(
     db: ContractDatabase, grown: int
@@ -195,6 +197,7 @@ def test_after_a_restore_a_stream_reads_all_that_comes_later(
         assert total == 6
 
 
+@proves("a Spark stream over a restore")
 def test_a_planned_micro_batch_of_the_lost_history_reads_nothing(db: ContractDatabase) -> None:
     """Spark repeats it after a restart, with the positions that it wrote down before."""
     start = _restored(db, {"0": 20, "1": 0})
@@ -206,6 +209,7 @@ def test_a_planned_micro_batch_of_the_lost_history_reads_nothing(db: ContractDat
     assert _read_on(db, end)[0] == 2 * 15 + 54 - 15 - 4
 
 
+@proves("a Spark stream over a restore", guard="the start of the history")
 def test_without_the_start_of_the_history_a_stream_skips_events(db: ContractDatabase) -> None:
     """Mutant."""
     every = "FROM partitions AS p;"
@@ -251,6 +255,7 @@ def _resized_again(db: ContractDatabase, *, looks_first: bool) -> tuple[int, Off
     return _read_on(db, start)
 
 
+@proves("a Spark stream over a restore")
 @pytest.mark.parametrize("looks_first", [True, False])
 def test_a_partition_that_a_restore_lost_is_new_when_it_comes_again(
     db: ContractDatabase, looks_first: bool
@@ -260,6 +265,7 @@ def test_a_partition_that_a_restore_lost_is_new_when_it_comes_again(
     assert (total, end["p"]) == (40, {"0": 25, "1": 25, "2": 10, "3": 10})
 
 
+@proves("a Spark stream over a restore", guard="dropping lost partitions")
 def test_without_dropping_lost_partitions_a_stream_skips_events(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +279,7 @@ def test_without_dropping_lost_partitions_a_stream_skips_events(
     assert _resized_again(db, looks_first=True)[0] == 40 - 10
 
 
+@proves("a Spark stream over a restore")
 def test_a_stream_that_has_read_beyond_the_log_stops_until_the_reconcile(
     db: ContractDatabase,
 ) -> None:
@@ -382,6 +389,7 @@ def test_a_stream_with_targets_says_that_it_reads_the_archive(
         assert db.run(noted) == found
 
 
+@proves("D5, D9 below the low sequence", guard="a stream of Spark")
 def test_a_stream_without_targets_takes_back_what_an_earlier_one_has_said(
     db: ContractDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

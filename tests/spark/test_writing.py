@@ -17,6 +17,7 @@ from penstock.topics import names
 from tests.contract.databases import ContractDatabase, PostgresDatabase
 from tests.contract.kit import count
 from tests.kit.log import TOPIC, drain, read, topic
+from tests.kit.proof import proves
 from tests.kit.standing import standing
 from tests.spark import pipeline
 from tests.spark.kit import frame, published
@@ -73,6 +74,7 @@ def _written(db: ContractDatabase, partitions: int = 2) -> list[Any]:
         return [event for each in range(partitions) for event in read(own, each, SINK)]
 
 
+@proves("a Spark write is exactly once")
 @pytest.mark.long_on("mysql")
 def test_a_data_frame_is_published_once(spark: SparkSession, db: ContractDatabase) -> None:
     _sink(db)
@@ -131,6 +133,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(
     assert count(postgres, "staged_writes") == 0
 
 
+@proves("a Spark write is exactly once")
 @pytest.mark.parametrize("places", [[1_500], pytest.param(MID_WRITE, marks=pytest.mark.long)])
 def test_a_task_that_is_killed_in_mid_write_leaves_no_event(
     spark: SparkSession, postgres: PostgresDatabase, tmp_path: Path, places: list[int]
@@ -177,6 +180,7 @@ def _is_a_copy(db: ContractDatabase) -> None:
     assert found == expected
 
 
+@proves("a Spark write is exactly once")
 def test_a_batch_whose_commit_spark_has_forgotten(
     spark: SparkSession, postgres: PostgresDatabase, tmp_path: Path
 ) -> None:
@@ -199,6 +203,7 @@ def test_a_batch_whose_commit_spark_has_forgotten(
     assert count(postgres, "events") == 2 * 120
 
 
+@proves("a Spark write is exactly once")
 def test_a_checkpoint_from_an_older_backup_loses_nothing_in_silence(
     spark: SparkSession, postgres: PostgresDatabase, tmp_path: Path
 ) -> None:
@@ -237,6 +242,7 @@ def test_a_write_with_other_rows_under_its_version_is_refused(
     assert len(_written(postgres)) == 20
 
 
+@proves("a Spark write is exactly once")
 @pytest.mark.parametrize(
     "seed",
     [pytest.param(seed, marks=[pytest.mark.long, pytest.mark.timeout(7_200)]) for seed in range(4)],

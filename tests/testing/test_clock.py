@@ -11,6 +11,7 @@ from penstock import subscriptions
 from penstock.errors import DatabaseUnavailable, InvalidArgument, StaleLease, UnknownConsumer
 from penstock.subscriptions import policies, stream
 from penstock.testing import MemoryConnection, MemoryDatabase, NotInMemory, VirtualClock, published
+from tests.kit.proof import proves
 from tests.testing.conftest import ORDERS
 
 
@@ -21,6 +22,7 @@ def _held(
     return member, stream.check_in(connection, member)
 
 
+@proves("the test kit")
 def test_a_dead_consumer_is_replaced_after_its_lease(
     db: MemoryDatabase, connection: MemoryConnection
 ) -> None:

@@ -18,6 +18,7 @@ from penstock.testing import (
 )
 from penstock.testing.store import MemoryTransaction
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.testing.conftest import ORDERS
 
 
@@ -34,6 +35,7 @@ def _undone(connection: MemoryConnection) -> list[bytes]:
     return [event.payload for event in published(connection, ORDERS)]
 
 
+@proves("the test kit")
 def test_an_event_exists_when_its_transaction_has_committed(
     db: MemoryDatabase, connection: MemoryConnection
 ) -> None:
@@ -50,6 +52,7 @@ def test_what_is_rolled_back_is_gone(connection: MemoryConnection) -> None:
     assert _undone(connection) == [b"kept"]
 
 
+@proves("the test kit", guard="the way back")
 def test_without_the_way_back_a_savepoint_keeps_all(
     connection: MemoryConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

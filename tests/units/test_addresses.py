@@ -17,6 +17,7 @@ from penstock.database import address, config
 from penstock.database.async_connections import connect_async
 from penstock.errors import ConfigurationError, DatabaseUnavailable, PenstockError
 from penstock.upkeep.workers import SequencerWorker, SweepWorker
+from tests.kit.proof import proves
 
 SECRET = "s3cret"
 SCHEMES = ("postgresql", "postgres", "postgresql+psycopg", "mysql", "mariadb", "mysql+pymysql")
@@ -52,6 +53,7 @@ def refused(url: str) -> list[PenstockError]:
     return errors
 
 
+@proves("no secret is told")
 @settings(max_examples=20, deadline=None)
 @given(scheme=st.sampled_from(SCHEMES), secret=SECRETS)
 def test_no_password_is_told_however_it_is_written(scheme: str, secret: str) -> None:
@@ -75,6 +77,7 @@ def test_an_escaped_password_connects_and_is_not_told(scheme: str, secret: str) 
             assert NOWHERE in str(error) and "bank" in str(error)
 
 
+@proves("no secret is told")
 @settings(max_examples=8, deadline=None)
 @given(secret=SECRETS, name=st.sampled_from(["password", "sslpassword", "user", "passwort", "x"]))
 def test_no_option_is_told(secret: str, name: str) -> None:
@@ -124,6 +127,7 @@ def test_what_cannot_be_read_is_an_error_that_says_how_to_write_it(
         assert SECRET not in said.out + said.err
 
 
+@proves("no secret is told", guard="an address is taken apart before a driver sees it")
 def test_without_the_look_a_part_of_the_password_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: libpq takes the address as it is."""
     monkeypatch.setattr(address, "read", lambda url: None)

@@ -31,6 +31,7 @@ from penstock.records import Event, Lease
 from penstock.subscriptions import dead_letters
 from penstock.subscriptions.policies import SubscriptionPolicy
 from penstock.subscriptions.stream import Membership
+from tests.kit.proof import proves
 from tests.units.test_in_flight import event
 
 #: No part looks into it: what the store says comes from the keeper.
@@ -354,6 +355,7 @@ def test_what_has_run_is_let_through() -> None:
         assert has_run("the handler", answer, is_async=True) is answer
 
 
+@proves("S16, what never ran", guard="the look into a list")
 def test_what_is_returned_in_a_list_has_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deeper it is not looked for.  Mutant: nor is it there."""
 
@@ -372,6 +374,7 @@ def test_what_is_returned_in_a_list_has_run_too(monkeypatch: pytest.MonkeyPatch)
     assert [has_run("the handler", [each], is_async=False) for each in unrun]
 
 
+@proves("S16, what never ran", how="in a list, where what is done may stand")
 def test_what_a_handler_has_waited_for_it_may_return() -> None:
     """Tasks and futures that are done, a coroutine that was awaited, a generator at its end."""
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ops.duties.proof import Double, SeenEvents, Stretch, faults, joined, stretches, told
+from tests.kit.proof import proves
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("partition", pa.int32()),
@@ -54,6 +55,7 @@ def test_stretches_of_tasks_may_come_in_any_order() -> None:
     assert not faults([*found(good(5, 9)), *found(good(1, 4))], 1, 9)
 
 
+@proves("an audit finds what is wrong", guard="each check of the proof")
 @pytest.mark.parametrize(
     ("rows", "said"),
     [

@@ -13,6 +13,7 @@ import pytest
 from penstock.consumer.stream.in_flight import OVERHEAD_BYTES, PartitionBuffer, Unit, by_key
 from penstock.consumer.stream.reading import PROBE_ROWS, Bounds, Room
 from penstock.records import Event, Lease
+from tests.kit.proof import proves
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = Lease("a/b", 0, 7, 1, "ACTIVE", 0, 1)
@@ -56,6 +57,7 @@ def _worked_off(seed: int) -> tuple[PartitionBuffer, list[str]]:
     return each, wrong
 
 
+@proves("S13", how="random interleavings")
 def test_the_position_is_the_end_of_the_contiguous_prefix() -> None:
     """S13, a key in order, one event of it at a time; over random interleavings."""
     for seed in range(60):
@@ -72,6 +74,7 @@ def test_a_position_without_the_prefix_is_noticed(monkeypatch: pytest.MonkeyPatc
     assert any("beyond what is done" in text for text in _worked_off(1)[1])
 
 
+@proves("L7 in streams", guard="lanes by key")
 def test_two_of_a_key_at_once_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: a lane that is under way is begun again when more of it is read."""
 
@@ -122,6 +125,7 @@ def test_after_a_failure_half_as_many_are_handed_out() -> None:
     assert each.done == 40
 
 
+@proves("S16 after a death")
 def test_suspects_go_out_in_groups_of_fifty_sequences() -> None:
     """However few of them are wanted: the next one counts so many from where a group began."""
     each, sizes = PartitionBuffer(LEASE), list[tuple[int, int]]()
@@ -160,6 +164,7 @@ def test_what_was_not_begun_can_be_dropped() -> None:
     assert (each.done, each.begin(5, 0), each.rows, each.bytes) == (2, None, 0, 0)
 
 
+@proves("R5")
 def test_memory_is_shared_by_the_partitions_and_bounded() -> None:
     """Rows and bytes; nothing is starved; an event that is larger than all room comes alone."""
     bounds = Bounds(rows=1_000, bytes=10_000_000, batch=500)

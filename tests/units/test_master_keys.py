@@ -11,11 +11,13 @@ import pytest
 
 from penstock.accounts import MasterKeys, masters
 from penstock.errors import ConfigurationError
+from tests.kit.proof import proves
 
 _PARTS = (("a", "bc", 1), ("ab", "c", 1), ("ab", "c", 11), ("a", "bc1", 1))
 NEW, OLD = "n" * 32, "o" * 40
 
 
+@proves("secrets of keys")
 def test_a_secret_is_a_golden_function_of_the_master_key() -> None:
     """Written out a second time: another version of Penstock must derive the same."""
     keys = MasterKeys([NEW])
@@ -29,6 +31,7 @@ def test_a_secret_is_a_golden_function_of_the_master_key() -> None:
         assert not keys.is_secret(wrong, keys.newest, "acc", "key", 1)
 
 
+@proves("secrets of keys", guard="the lengths of the parts")
 def test_no_two_keys_have_one_secret() -> None:
     """Guard: the length before each part.  Without it, parts that run into each other agree."""
     keys = MasterKeys([NEW, OLD])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.output import Format, show
+from tests.kit.proof import proves
 
 NAMES = [f"column_{number:02d}" for number in range(14)]
 
@@ -36,6 +37,7 @@ def _values(row: int) -> dict[str, Any]:
     return {name: f"v{row}-{number}" for number, name in enumerate(NAMES)}
 
 
+@proves("the command shows all")
 @pytest.mark.parametrize("width", [20, 40, 80])
 def test_what_does_not_fit_is_written_field_by_field(
     monkeypatch: pytest.MonkeyPatch, width: int
@@ -73,6 +75,7 @@ def test_what_fits_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
 
 
+@proves("the command shows all")
 @pytest.mark.parametrize("length", [5, 30_000])
 def test_without_a_terminal_a_row_is_one_line(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     """Guard: the width is that of the rows; at 10,000 a longer one was broken."""

@@ -13,6 +13,7 @@ from ops.archive.placement import Placement
 from penstock.errors import ConfigurationError
 from penstock.records import LogEpoch
 from tests.kit.placements import homes, on_each
+from tests.kit.proof import proves
 
 EPOCHS = [(partition, number) for partition in range(10) for number in range(1, 1_001)]
 TOPIC = "bank/accounts//1"
@@ -48,6 +49,7 @@ def test_copies_spread_evenly_by_weight() -> None:
     assert all(len(set(names)) == 2 for names in all_homes(equal).values())
 
 
+@proves("D10 on some of many targets")
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_target_that_comes_or_goes_moves_its_own_share_only(copies: int) -> None:
     """Guard: a score depends on its own target alone."""
@@ -65,6 +67,7 @@ def test_a_target_that_comes_or_goes_moves_its_own_share_only(copies: int) -> No
     assert all(set(heavier[key]) - set(three[key]) <= {"c"} for key in EPOCHS)
 
 
+@proves("D10 on some of many targets", guard="the score of one target")
 def test_by_the_number_of_targets_nearly_all_would_move(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the score of each target alone: hash modulo the number of targets."""
 

@@ -8,29 +8,24 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import psycopg
-import pymysql
 import pytest
 
 import penstock
-from penstock import database, queue
-from penstock.consumer.handlers.executors import Outcome
-from penstock.consumer.handlers.failures import HandlerFailed
+from penstock import queue
 from penstock.consumer.queue.backlog import Backlog
 from penstock.consumer.queue.consumer import QueueConsumer
-from penstock.consumer.queue.delivery import DeliveryWork, HeldDelivery, QueueDelivery
+from penstock.consumer.queue.delivery import HeldDelivery, QueueDelivery
 from penstock.consumer.queue.settling import Settler
 from penstock.errors import InvalidArgument, SubscriptionNotFound
 from penstock.leases.loop import LoopStats
 from penstock.records import Message
 from penstock.subscriptions.verdicts import Verdict
-from penstock.testing import MemoryDatabase
 from tests.kit.log import wait_until
-from tests.kit.queue import QUEUE, TOPIC, filled, pass_time
+from tests.kit.proof import proves
+from tests.kit.queue import QUEUE, TOPIC, pass_time
+from tests.kit.queue_script import Script, in_hand, outcome_of
 from tests.kit.stream import running
 
 #: Longer than any test: only the injected clock can pass it.
@@ -39,53 +34,7 @@ LONG = 50.0
 NOTHING: Any = None
 
 
-class Script:
-    """A worker with two handlers on a queue in memory, one of which waits at the last event."""
-
-    def __init__(self, events: int, **options: Any) -> None:
-        self.now = 0.0
-        self.open = threading.Event()
-        self.begun: list[str] = []
-        self.last = str(events)
-        self.database = MemoryDatabase()
-        connection: Any = self.database.connect()
-        self.own = filled(connection, events, visibility_seconds=30)
-        self.options = {"concurrency": 2, "prefetch": 50, "idle_seconds": 0.02} | options
-        self.use(self.handle)
-
-    def use(self, handler: Any) -> None:
-        """Handle the events in this way."""
-        self.consumer = QueueConsumer(
-            self.database.url, QUEUE, handler=handler, clock=lambda: self.now, **self.options
-        )
-
-    def handle(self, delivery: QueueDelivery) -> None:
-        text = delivery.payload.decode()
-        self.begun.append(text)
-        if text == self.last:
-            assert self.open.wait(30)
-
-    @property
-    def unfinished(self) -> int:
-        """As the queue knows it."""
-        return queue.statistics(self.own, QUEUE).size
-
-    @contextmanager
-    def handed_over(self) -> Iterator[database.Connection]:
-        """At work by hand, with the first events received and given to open handlers."""
-        self.open.set()
-        consumer = self.consumer
-        with consumer.at_work(), consumer.open() as connection, consumer.session(connection):
-            consumer._receive(connection)
-            consumer._hand_over()
-            yield connection
-
-    def waits(self, events: int) -> None:
-        """Until so many are done and wait to be acknowledged, for as long as the clock stands."""
-        outcomes = self.consumer.settler.outcomes
-        wait_until(lambda: len(outcomes) == events, "they wait")
-
-
+@proves("a worker acknowledges in time")
 @pytest.mark.parametrize(("together", "most"), [(1, 1), (5, 9)])
 def test_a_handler_waits_for_no_acknowledgement(
     together: int, most: int, monkeypatch: pytest.MonkeyPatch
@@ -94,6 +43,7 @@ def test_a_handler_waits_for_no_acknowledgement(
     assert _handled_meanwhile(together, monkeypatch, most) == most
 
 
+@proves("a worker acknowledges in time", guard="the supply")
 def test_without_the_supply_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: only the consumer's thread gives a handler its next event."""
     original = Backlog.after_one
@@ -103,6 +53,7 @@ def test_without_the_supply_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _handled_meanwhile(5, monkeypatch, 6) == 6
 
 
+@proves("a worker acknowledges in time", guard="the limit in _take")
 def test_without_the_limit_more_would_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: nothing counts what the database does not know."""
 
@@ -140,6 +91,7 @@ def _told(script: Script) -> list[Any]:
     return script.consumer.settler.outcomes
 
 
+@proves("a worker acknowledges in time")
 def test_it_waits_for_others_but_not_for_long() -> None:
     """Guard: Settler.due_at, from the end of the oldest on."""
     script = Script(4)
@@ -160,6 +112,7 @@ def test_enough_are_acknowledged_at_once() -> None:
         script.open.set()
 
 
+@proves("a worker acknowledges in time")
 def test_nothing_waits_when_nothing_else_is_in_hand() -> None:
     """run_until_idle leaves nothing.  Guard: is_idle in _settle."""
     script = Script(5, acknowledge_every_seconds=LONG)
@@ -168,6 +121,7 @@ def test_nothing_waits_when_nothing_else_is_in_hand() -> None:
     assert (script.unfinished, script.now) == (0, 0.0)
 
 
+@proves("a worker acknowledges in time")
 def test_a_claim_that_is_near_its_end_is_acknowledged_not_extended() -> None:
     """Guard: the end of the claim in _collect."""
     script = Script(3, acknowledge_every_seconds=LONG)
@@ -181,6 +135,7 @@ def test_a_claim_that_is_near_its_end_is_acknowledged_not_extended() -> None:
     assert script.consumer.stats.stale_commits == 0
 
 
+@proves("a worker acknowledges in time")
 def test_a_stop_leaves_nothing_unacknowledged() -> None:
     """Guard: session settles after the last handler has ended."""
     script = Script(3, acknowledge_every_seconds=LONG)
@@ -211,6 +166,7 @@ def test_a_failure_is_told_at_once() -> None:
         script.open.set()
 
 
+@proves("a worker acknowledges in time")
 @pytest.mark.parametrize("seconds", [None, LONG])
 def test_where_keys_have_an_order_the_next_one_does_not_wait(seconds: float | None) -> None:
     """Guard: no pause where the order is by key, or not known.  With one, the key waits for it."""
@@ -316,7 +272,7 @@ def test_what_is_near_its_end_is_not_begun() -> None:
     now = 0.0
     backlog = Backlog(lambda: now, together=3)
     backlog.spare_seconds = 15.0
-    early, late = _in_hand(30.0), _in_hand(31.0)
+    early, late = in_hand(30.0), in_hand(31.0)
     backlog.extend([early, late])
     now = 15.0
     assert (backlog.take(), backlog.late_at()) == (None, 15.0)
@@ -327,23 +283,14 @@ def test_what_is_near_its_end_is_not_begun() -> None:
 def test_when_the_consumer_has_to_look() -> None:
     """After the first, after enough, when little is left, and when a handler gets nothing."""
     backlog = Backlog(lambda: 0.0, together=4)
-    backlog.extend(_in_hand(30.0) for _ in range(8))
+    backlog.extend(in_hand(30.0) for _ in range(8))
     backlog.low = 5
-    done, failed = _outcome(), _outcome(ValueError("no"))
+    done, failed = outcome_of(), outcome_of(ValueError("no"))
     answers = [backlog.after_one(each, is_last=False)[1] for each in (done,) * 5 + (failed, done)]
     assert answers == [True, False, True, True, False, True, True]
     backlog.count(-7)
     assert backlog.after_one(done, is_last=True) == (None, True)
     assert len(backlog) == 2
-
-
-def _in_hand(until: float) -> HeldDelivery:
-    return HeldDelivery(NOTHING, NOTHING, until, done=1)
-
-
-def _outcome(error: Exception | None = None) -> Outcome[HeldDelivery, DeliveryWork]:
-    unit = _in_hand(30.0)
-    return Outcome(unit, DeliveryWork(unit, QUEUE, 30.0, NOTHING), error)
 
 
 def test_each_event_has_a_context_of_its_own_and_the_event_loop_goes_on() -> None:
@@ -435,65 +382,3 @@ def test_who_may_not_see_the_settings_waits_for_nothing(monkeypatch: pytest.Monk
     assert script.consumer._together_seconds == 0
     with pytest.raises(SubscriptionNotFound):
         Script(1).consumer.run_until_idle()
-
-
-class Odd(BaseException):
-    """No Exception, as asyncio.CancelledError is none."""
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("kind", [Odd, SystemExit, asyncio.CancelledError, GeneratorExit])
-def test_whatever_a_handler_raises_is_a_failure(kind: type[BaseException], is_async: bool) -> None:
-    """Its event would be under way for ever.  Guard: Executor._called."""
-    script = Script(2)
-
-    def handle(delivery: QueueDelivery) -> None:
-        if delivery.sequence == 1:
-            raise kind
-
-    async def handle_async(delivery: QueueDelivery) -> None:
-        handle(delivery)
-
-    script.use(handle_async if is_async else handle)
-    with pytest.raises(HandlerFailed):
-        script.consumer.run_until_idle()
-    found = queue.statistics(script.own, QUEUE)
-    assert (found.size, found.delayed) == (1, 1)
-
-
-@pytest.mark.parametrize("wrong", [(-1,), (1e9,), (float("nan"),), ("soon",), (None, 5)])
-def test_a_verdict_that_cannot_be_is_the_handlers_failure(wrong: Any) -> None:
-    """And does not end the worker.  Guard: Verdict.__post_init__."""
-    script = Script(2)
-    script.use(lambda delivery: queue.again(*wrong))
-    with pytest.raises(HandlerFailed, match="InvalidArgument"):
-        script.consumer.run_until_idle()
-    assert queue.statistics(script.own, QUEUE).delayed == 2
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        psycopg.errors.DeadlockDetected(), psycopg.errors.QueryCanceled(),
-        pymysql.err.OperationalError(1213, "Deadlock found"),
-        pymysql.err.OperationalError(1205, "Lock wait timeout exceeded"),
-    ],
-)  # fmt: skip
-def test_a_worker_outlives_a_call_that_was_rolled_back(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A deadlock, or a wait that took too long.  Guard: goes_on_after."""
-    script = Script(2, concurrency=1)
-    script.open.set()
-    real, told = queue.acknowledge, list[int]()
-
-    def failing(connection: Any, name: str, receipts: Any, **options: Any) -> list[bool]:
-        told.append(len(receipts))
-        if len(told) == 1:
-            raise error
-        return real(connection, name, receipts, **options)
-
-    monkeypatch.setattr(queue, "acknowledge", failing)
-    with running(script.consumer):
-        wait_until(lambda: not script.unfinished, "both are finished")
-    assert (script.begun, script.consumer.stats.events) == (["1", "2"], 2)

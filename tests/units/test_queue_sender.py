@@ -12,6 +12,7 @@ from ops.relay import queue_sender
 from ops.relay.queue_sender import QueueSender, Sending
 from ops.sinks.base import Channel, RelayBlock, SinkLease
 from penstock.log.restores import Seen
+from tests.kit.proof import proves
 from tests.kit.stream import Clock
 from tests.relay.blocks import block, lease
 
@@ -64,6 +65,7 @@ def _sending(sender: QueueSender, sink: Deaf, count: int) -> None:
         assert sink.begun.acquire(timeout=10)
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_calls_that_end_after_all_give_their_places_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often it happens.  Guard: _count_left(-1)."""
     monkeypatch.setattr(queue_sender, "MOST_LEFT", 1)
@@ -98,6 +100,7 @@ class _Late(queue.SimpleQueue[Sending]):
         super().put(item, *given, **named)
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_a_call_that_has_ended_is_not_told_to_end() -> None:
     """Its channel may be another's by then.  Guards: `_collected` is first; is_over in _abort."""
     clock, sink = Clock(), Deaf()

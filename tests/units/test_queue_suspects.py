@@ -9,8 +9,9 @@ from penstock.consumer.queue import consumer as queue_consumer
 from penstock.consumer.queue.backlog import Backlog
 from penstock.consumer.queue.delivery import QueueDelivery
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, pass_time
-from tests.units.test_queue_loop import Script, _in_hand, _outcome
+from tests.kit.queue_script import Script, in_hand, outcome_of
 
 
 def _beside_a_suspect() -> int:
@@ -43,11 +44,13 @@ def _beside_a_suspect() -> int:
     return max(beside)
 
 
+@proves("S16 in queues")
 def test_a_suspect_is_handled_alone() -> None:
     """What ends its worker takes no neighbour along.  Guard: is_suspect of what is in hand."""
     assert _beside_a_suspect() == 1
 
 
+@proves("S16 in queues", guard="nothing else is in hand of the worker")
 def test_without_that_its_neighbours_are_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: no event is a suspect."""
     monkeypatch.setattr(queue_consumer, "SUSPECT_DELIVERIES", 1000)
@@ -59,13 +62,13 @@ def test_a_suspect_waits_with_its_claim_for_its_turn() -> None:
     now = 0.0
     backlog = Backlog(lambda: now, together=3)
     backlog.spare_seconds = 15.0
-    fresh, suspect = _in_hand(30.0), _in_hand(31.0)
+    fresh, suspect = in_hand(30.0), in_hand(31.0)
     suspect.is_suspect = True
     backlog.extend([fresh, suspect])
     assert (backlog.suspect(), backlog.has_suspect()) == (None, True)
     assert backlog.take() == fresh
     assert (backlog.suspect(), backlog.take()) == (suspect, None)
-    assert backlog.after_one(_outcome(), is_last=False)[0] is None
+    assert backlog.after_one(outcome_of(), is_last=False)[0] is None
     now = 20.0
     assert (backlog.take(alone=True), backlog.take_late()) == (None, [])
     suspect.until = 51.0

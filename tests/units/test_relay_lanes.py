@@ -13,6 +13,7 @@ from ops.relay.lanes import Lane, RelayLanes
 from ops.sinks.base import Channel, RelayBlock, SinkLease
 from penstock.log.restores import Seen
 from penstock.records import Lease
+from tests.kit.proof import proves
 from tests.relay.blocks import TOPIC, block, lease
 
 HELD = Lease(TOPIC, 0, 65536, 1, "ACTIVE", 0, 1)
@@ -75,6 +76,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes_module, "_LOOK_SECONDS", 0.02)
 
 
+@proves("partitions are sent side by side")
 @pytest.mark.usefixtures("quick")
 def test_a_call_that_does_not_end_is_left_behind_and_counted() -> None:
     """Guard: _leave in `finished`. The only thread of the relay is replaced."""
@@ -104,6 +106,7 @@ def test_a_call_that_does_not_end_is_left_behind_and_counted() -> None:
     lanes.close(1)
 
 
+@proves("partitions are sent side by side")
 @pytest.mark.usefixtures("quick")
 def test_a_call_that_ends_after_all_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a relay stops for good after some of them.  Guard: _count_left(-1)."""
@@ -131,6 +134,7 @@ def test_a_call_that_ends_after_all_gives_its_place_back(monkeypatch: pytest.Mon
     lanes.close(1)
 
 
+@proves("partitions are sent side by side")
 @pytest.mark.usefixtures("quick")
 def test_a_machine_without_threads_ends_the_call_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guard: _abort is tried again; else nobody would look any more."""

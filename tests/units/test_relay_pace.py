@@ -8,6 +8,7 @@ from ops.relay.pace import CLOSED, HALF_OPEN, OPEN, Breaker, RelayPace
 from ops.sinks.pacing import Pacing
 from ops.sinks.routing import parse_routing
 from penstock.errors import ConfigurationError
+from tests.kit.proof import proves
 from tests.relay.blocks import block, event
 
 
@@ -21,6 +22,7 @@ class Clock:
         return self.now
 
 
+@proves("a relay keeps its pace")
 def test_events_go_at_their_rate_and_what_was_not_used_is_kept_for_a_second() -> None:
     clock = Clock()
     pace = RelayPace(Pacing(events_per_second=100), clock)
@@ -55,6 +57,7 @@ def test_a_block_has_about_a_second() -> None:
     assert (Pacing().block_events(5_000), Pacing().block_bytes(7)) == (5_000, 7)
 
 
+@proves("a relay keeps its pace")
 def test_the_breaker_opens_probes_and_closes() -> None:
     clock = Clock()
     breaker = Breaker(Pacing(breaker=3, breaker_seconds=10), clock)
@@ -79,6 +82,7 @@ def test_the_breaker_opens_probes_and_closes() -> None:
     assert (breaker.state, breaker.lets_through(3)) == (CLOSED, True)
 
 
+@proves("a relay keeps its pace", guard="the record of its pace")
 def test_without_being_asked_for_it_never_opens() -> None:
     breaker = Breaker(Pacing(), Clock())
     for _ in range(1_000):

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from penstock.errors import InvalidArgument
 from penstock.publishing.schemas import avro, json_schema
+from tests.kit.proof import proves
 
 ACCOUNT: dict[str, Any] = {
     "type": "object",
@@ -99,6 +100,7 @@ _SCHEMAS = st.builds(
 _OBJECTS = st.dictionaries(st.sampled_from("abc"), st.sampled_from([0, 1, 2.5, "a", None]))
 
 
+@proves("a schema holds")
 @given(_SCHEMAS, _SCHEMAS, st.lists(_OBJECTS, max_size=4))
 def test_what_is_called_readable_is(reader: Any, writer: Any, values: list[Any]) -> None:
     if reads(reader, writer):
@@ -144,6 +146,7 @@ def record(*fields: Any, name: str = "a.Account") -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": list(fields)}
 
 
+@proves("a schema holds")
 @pytest.mark.parametrize(
     ("reader", "writer", "fits"),
     [

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.errors import InvalidArgument
 from penstock.leases.signals import stopped_by_signals, stopped_by_signals_on_loop
+from tests.kit.proof import proves
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
@@ -31,6 +32,7 @@ def handlers() -> list[Any]:
     return [signal.getsignal(number) for number in NUMBERS]
 
 
+@proves("a signal ends a consumer cleanly")
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_sets_the_event_and_puts_the_handlers_back(number: int) -> None:
     before = handlers()
@@ -50,6 +52,7 @@ def test_a_block_that_ends_puts_the_handlers_back() -> None:
     assert not asked.is_set()
 
 
+@proves("a signal ends a consumer cleanly", guard="only default handlers are taken")
 def test_a_handler_of_the_application_stays() -> None:
     """Guard: only what is Python's own, or asyncio.run's, is taken."""
     heard = []

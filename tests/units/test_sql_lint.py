@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.proof import proves
 from tools import sql_lint
 
 HERE = Path("sql/mysql/log/x.sql")
@@ -106,6 +107,7 @@ def test_comments_strings_and_names_are_no_code() -> None:
     assert faults(code) == []
 
 
+@proves("S22 by user variables", how="each variable has its reason")
 def test_a_user_variable_is_named_with_its_reason() -> None:
     """Local variables and those of the server are no fault; nor is one that is in the list."""
     assert faults("SET x = @@SESSION.sql_mode, @penstock_turn = x;") == []
@@ -113,6 +115,7 @@ def test_a_user_variable_is_named_with_its_reason() -> None:
     assert fault.startswith(f"{HERE}:1: @penstock_new: a user variable is the caller's")
 
 
+@proves("S22 by cut arrays", how="`tools/sql_lint`")
 @pytest.mark.parametrize("gathers", ["GROUP_CONCAT", "JSON_ARRAYAGG", "JSON_OBJECTAGG"])
 def test_what_a_session_can_cut_needs_its_limit(gathers: str) -> None:
     """Before it, in the same block; a cursor gathers when it is opened."""

@@ -16,6 +16,7 @@ import penstock
 from penstock.errors import InvalidArgument, InvalidPartition
 from penstock.topics import strategies
 from tests.guards import without_guard
+from tests.kit.proof import proves
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -32,6 +33,7 @@ def test_the_vectors_hold_what_keys_can_be() -> None:
     assert GOLDEN["partitions"][-1] == 65_536
 
 
+@proves("S7")
 def test_python_chooses_the_golden_partitions() -> None:
     for key, crc, numbers in GOLDEN["vectors"]:
         assert zlib.crc32(key.encode()) == crc

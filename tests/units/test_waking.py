@@ -9,6 +9,7 @@ import pytest
 from penstock.errors import InvalidArgument, NotOnThisEngine
 from penstock.publishing.waker import Waker
 from penstock.upkeep.workers import BUSY_PAUSE, SequencerWorker
+from tests.kit.proof import proves
 
 NOWHERE = "postgresql://nowhere/none"
 #: Longer than any test waits.
@@ -55,6 +56,7 @@ class Waits(threading.Event):
         return False
 
 
+@proves("S1 with a waker", guard="the pause before a commit is heard")
 def test_who_rings_all_the_time_makes_it_look_no_faster_than_at_load() -> None:
     """Guard: the pause before the bell is heard."""
     worker, stop, commit_listener = SequencerWorker(NOWHERE), Waits(), CommitListener(rings=True)
@@ -64,6 +66,7 @@ def test_who_rings_all_the_time_makes_it_look_no_faster_than_at_load() -> None:
     assert worker.wakes == 3
 
 
+@proves("S1 with a waker")
 def test_a_lost_wake_costs_one_rest() -> None:
     """Guard: the rest ends by itself, and does not wait for the bell."""
     worker, stop, commit_listener = SequencerWorker(NOWHERE), Waits(), CommitListener(rings=False)

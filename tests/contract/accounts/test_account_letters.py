@@ -17,6 +17,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.contract.tenants import Tenants, as_login, tenants_of
 from tests.kit import queue as kit
+from tests.kit.proof import proves
 
 QUEUE, DEAD, OPEN = "shop/orders", "shop/dead", "open/dead"
 #: Whoever carries out the burial is asked, instead of who has named the topic.
@@ -117,14 +118,17 @@ def _lost(tenants: Tenants, shop: Account, verb: str, namespace: str = "bank") -
     return str(_letter(tenants, name).not_forwarded)
 
 
+@proves("S22 of accounts")
 def test_an_account_that_lost_the_right_to_publish(tenants: Tenants, shop: Account) -> None:
     assert "may no longer publish" in _lost(tenants, shop, "publish")
 
 
+@proves("S22 of accounts")
 def test_an_account_that_lost_the_right_to_consume(tenants: Tenants, shop: Account) -> None:
     assert "may not consume" in _lost(tenants, shop, "consume")
 
 
+@proves("S22 of accounts", guard="whose rights a burial asks")
 def test_without_asking_the_account_it_goes_on(
     db: ContractDatabase, tenants: Tenants, shop: Account
 ) -> None:
@@ -138,6 +142,7 @@ def test_an_open_namespace_is_closed_to_an_account(tenants: Tenants, shop: Accou
     assert "may no longer publish" in _lost(tenants, shop, "publish", "open")
 
 
+@proves("S22 of accounts", guard="whose rights a burial asks")
 def test_an_account_asked_like_a_login_has_what_is_open(
     db: ContractDatabase, tenants: Tenants, shop: Account
 ) -> None:
@@ -185,6 +190,7 @@ def test_a_way_back_that_is_refused_waits_for_no_foreign_letter(
     holder.rollback()
 
 
+@proves("S22 of accounts")
 def test_another_logins_worker_buries_for_the_account(tenants: Tenants, shop: Account) -> None:
     """It may only consume; the copy is published by the account's right."""
     _named(tenants, shop)
@@ -222,6 +228,7 @@ def test_a_deleted_account_forwards_nothing(tenants: Tenants, shop: Account) -> 
     assert "may no longer publish" in str(_after_its_end(tenants, shop))
 
 
+@proves("S22 of accounts", guard="whose rights a burial asks")
 def test_without_that_a_deleted_account_goes_on(
     db: ContractDatabase, tenants: Tenants, shop: Account
 ) -> None:

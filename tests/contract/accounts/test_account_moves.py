@@ -17,6 +17,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.contract.tenants import Tenants, tenants_of
 from tests.kit import queue as kit
+from tests.kit.proof import proves
 
 DEAD, HOSPITAL = "shop/dead", "shop/hospital"
 #: The sweep sees everything, and nobody else is asked.
@@ -78,6 +79,7 @@ def _moved(tenants: Tenants, shop: Account, name: str = HOSPITAL) -> LetterMove:
     return letter_moves.moves(tenants.owner, name)[0]
 
 
+@proves("a move of letters")
 def test_a_move_takes_no_letter_into_anothers_queue(tenants: Tenants, shop: Account) -> None:
     """As a direct move is refused.  Its own letters go home.  Guard: letters_hidden."""
     owner = tenants.owner
@@ -94,6 +96,7 @@ def test_a_move_takes_no_letter_into_anothers_queue(tenants: Tenants, shop: Acco
         forwarding.move(own, HOSPITAL, [copy.receipt])
 
 
+@proves("a move of letters", guard="letters_hidden")
 def test_without_asking_the_account_it_goes_round_the_wall(
     db: ContractDatabase, tenants: Tenants, shop: Account
 ) -> None:
@@ -122,6 +125,7 @@ def test_a_queue_that_the_account_lost_is_left_alone(tenants: Tenants, shop: Acc
     assert (found.state, "may no longer acknowledge" in str(found.problem)) == ("failed", True)
 
 
+@proves("a move of letters", guard="principal_may of next_letter_move")
 def test_without_that_the_sweep_goes_on(
     db: ContractDatabase, tenants: Tenants, shop: Account
 ) -> None:

@@ -44,6 +44,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.tenants import Tenants, as_login, tenants_of
 from tests.contract.topics.test_walls import BY_NAMESPACE, BY_SUBSCRIPTION, BY_TOPIC
 from tests.contract.wall_calls import IN_SQL, LISTS, Call
+from tests.kit.proof import proves
 from tests.postgres.topics.test_rights import ALLOWED
 
 OPEN = "open/orders"
@@ -193,6 +194,8 @@ NAMES: dict[str, tuple[dict[str, Call], tuple[str, ...], str, type[Exception]]] 
 }
 
 
+@proves("D11 over HTTP", guard="the account in SQL, whatever the gateway does")
+@proves("S22 of accounts")
 @pytest.mark.parametrize("what", NAMES)
 def test_a_foreign_name_is_as_one_that_is_not_there(
     tenants: Tenants, carrier: str, shop: Account, what: str
@@ -232,6 +235,7 @@ def test_each_function_of_a_gateway_is_tried() -> None:
     assert gateways - tried == ELSEWHERE.keys()
 
 
+@proves("S22 of accounts")
 def test_lists_tell_nothing_of_others(tenants: Tenants, carrier: str, shop: Account) -> None:
     """Nor of open namespaces, nor figures of the whole log."""
     with as_account(tenants, carrier, shop) as own:
@@ -283,6 +287,7 @@ def test_an_account_works_with_what_is_its_own(tenants: Tenants, shop: Account) 
         penstock.delete_topic(own, "shop/new")
 
 
+@proves("S22 of accounts")
 def test_at_the_top_level_it_can_do_nothing(tenants: Tenants, carrier: str, shop: Account) -> None:
     """Not even with its own namespace; and names are told from free ones by nothing."""
     calls: list[Call] = [
@@ -309,6 +314,7 @@ def test_at_the_top_level_it_can_do_nothing(tenants: Tenants, carrier: str, shop
     assert len(told) == 1
 
 
+@proves("S22 of accounts")
 def test_subscriptions_are_named_below_a_namespace_of_the_account(
     tenants: Tenants, carrier: str, shop: Account
 ) -> None:
@@ -330,6 +336,7 @@ def test_subscriptions_are_named_below_a_namespace_of_the_account(
         stream.subscribe(other, "shop/squatted", [OPEN])
 
 
+@proves("S22 of accounts")
 def test_a_subscription_without_topics_is_not_shown_to_others(
     tenants: Tenants, carrier: str, shop: Account
 ) -> None:
@@ -344,6 +351,7 @@ def test_a_subscription_without_topics_is_not_shown_to_others(
         assert "bank" not in str(subscriptions.list_subscriptions(own))
 
 
+@proves("S22 of accounts")
 def test_rights_reach_what_was_given_and_no_more(
     tenants: Tenants, carrier: str, shop: Account
 ) -> None:
@@ -356,6 +364,7 @@ def test_rights_reach_what_was_given_and_no_more(
     assert _refusal(tenants, carrier, shop, BY_TOPIC["fetch"], "bank/orders")[0] is TopicNotFound
 
 
+@proves("S22 of accounts")
 def test_a_login_named_as_an_account_is_none(
     db: ContractDatabase, tenants: Tenants, shop: Account
 ) -> None:
@@ -379,6 +388,7 @@ SHORTCUTS = {
 }
 
 
+@proves("S22 of accounts", guard="the second half of a shortcut")
 def test_without_the_second_half_of_a_shortcut_an_account_reads_what_is_open(
     db: ContractDatabase, tenants: Tenants, carrier: str, shop: Account
 ) -> None:
@@ -390,6 +400,7 @@ def test_without_the_second_half_of_a_shortcut_an_account_reads_what_is_open(
         assert [event.payload for event in log.fetch(own, OPEN, 0, 1)] == [b"open"]
 
 
+@proves("S22 of accounts", guard="passes_walls")
 def test_an_account_passes_no_wall_whatever_login_carries_it(
     db: ContractDatabase, tenants: Tenants, carrier: str, shop: Account
 ) -> None:
@@ -417,6 +428,7 @@ def _of(who: Account) -> tuple[str, list[str]]:
     return who.account_id, [who.key_id]
 
 
+@proves("S22 of accounts")
 def test_two_accounts_share_nothing_by_their_login(
     tenants: Tenants, shop: Account, bank: Account
 ) -> None:

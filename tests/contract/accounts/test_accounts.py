@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,15 +28,8 @@ from penstock.publishing import known_topics
 from penstock.topics import rights
 from tests.contract.accounts.kit import MASTERS, account, as_account, gateway
 from tests.contract.databases import ContractDatabase
-from tests.contract.tenants import Tenants, as_login, tenants_of
-
-
-@pytest.fixture
-def tenants(db: ContractDatabase) -> Iterator[Tenants]:
-    """The roles."""
-    with tenants_of(db) as found:
-        found.install()
-        yield found
+from tests.contract.tenants import Tenants, as_login
+from tests.kit.proof import proves
 
 
 def test_two_keys_take_turns(tenants: Tenants) -> None:
@@ -63,6 +55,7 @@ def test_two_keys_take_turns(tenants: Tenants) -> None:
         )  # fmt: skip
 
 
+@proves("secrets of keys")
 def test_what_a_gateway_finds_leads_to_the_secret(tenants: Tenants) -> None:
     owner = tenants.owner
     accounts.create_account(owner, "shop")
@@ -84,6 +77,7 @@ def test_what_a_gateway_finds_leads_to_the_secret(tenants: Tenants) -> None:
     assert (listed.account, listed.keys) == ("shop", 1)
 
 
+@proves("secrets of keys")
 def test_no_secret_is_in_the_database(db: ContractDatabase, tenants: Tenants) -> None:
     """Nor in the repr of a key, nor in what was done."""
     accounts.create_account(tenants.owner, "shop")

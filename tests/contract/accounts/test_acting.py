@@ -33,14 +33,7 @@ from tests.contract.accounts.kit import (
 from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.pages.blocks import blocks_of, run
 from tests.contract.tenants import Tenants, as_login, tenants_of
-
-
-@pytest.fixture
-def tenants(db: ContractDatabase) -> Iterator[Tenants]:
-    """The roles."""
-    with tenants_of(db) as found:
-        found.install()
-        yield found
+from tests.kit.proof import proves
 
 
 @pytest.fixture
@@ -78,6 +71,7 @@ def test_the_code_of_the_page(tenants: Tenants, shop: Account, carrier: str) -> 
     assert _reads(tenants.owner)[-1] == b"..."
 
 
+@proves("an account lasts for one transaction")
 def test_it_lasts_for_one_transaction(tenants: Tenants, shop: Account, carrier: str) -> None:
     """COMMIT and ROLLBACK end it, also on a connection that goes back to a pool."""
     with as_login(tenants, carrier) as own:
@@ -92,6 +86,7 @@ def test_it_lasts_for_one_transaction(tenants: Tenants, shop: Account, carrier: 
             _reads(own)
 
 
+@proves("an account lasts for one transaction")
 def test_a_gateway_that_names_no_account_does_nothing(tenants: Tenants, carrier: str) -> None:
     """Not even what is open to every login."""
     penstock.create_topic(tenants.owner, "open/orders", create_namespaces=True)
@@ -110,6 +105,7 @@ def test_a_gateway_that_names_no_account_does_nothing(tenants: Tenants, carrier:
         assert database.call(own, "setting", name="kept_share") == [(0.05,)]
 
 
+@proves("an account lasts for one transaction", guard="a second account")
 def test_a_second_account_in_one_transaction_is_refused(
     db: ContractDatabase, tenants: Tenants, shop: Account, bank: Account, carrier: str
 ) -> None:
@@ -132,6 +128,7 @@ def test_a_second_account_in_one_transaction_is_refused(
             assert _reads(own, "bank")
 
 
+@proves("an account lasts for one transaction")
 def test_keys_that_are_not_good_are_refused(
     tenants: Tenants, shop: Account, bank: Account, carrier: str
 ) -> None:
@@ -169,6 +166,7 @@ def test_keys_that_are_not_good_are_refused(
         pass
 
 
+@proves("an account lasts for one transaction", guard="a revoked key")
 def test_a_revoked_key_is_refused_in_the_next_transaction(
     db: ContractDatabase, tenants: Tenants, shop: Account, carrier: str
 ) -> None:
@@ -184,6 +182,7 @@ def test_a_revoked_key_is_refused_in_the_next_transaction(
         assert _reads(own)
 
 
+@proves("an account lasts for one transaction")
 def test_only_a_recorded_login_without_other_rights_acts(
     tenants: Tenants, shop: Account, carrier: str
 ) -> None:
@@ -257,6 +256,7 @@ def _forged(tenants: Tenants, carrier: str, shop: Account) -> Iterator[tuple[str
         yield "options", own
 
 
+@proves("an account lasts for one transaction", guard="who has set it, on PostgreSQL")
 def test_a_setting_that_is_not_from_act_as_is_refused(
     pg: ContractDatabase, tenants: Tenants, shop: Account, carrier: str
 ) -> None:
@@ -270,6 +270,7 @@ def test_a_setting_that_is_not_from_act_as_is_refused(
         assert _reads(own) == [b"shop/orders"], how
 
 
+@proves("an account lasts for one transaction", guard="who has set it, on PostgreSQL")
 def test_a_login_that_is_no_gateway_s_cannot_set_it(
     pg: ContractDatabase, tenants: Tenants, shop: Account
 ) -> None:
@@ -295,6 +296,7 @@ def test_a_login_that_is_no_gateway_s_cannot_set_it(
 # MySQL and MariaDB: a user variable outlives everything.
 
 
+@proves("an account lasts for one transaction", guard="the transaction of a variable")
 def test_a_user_variable_of_an_earlier_transaction_is_refused(
     mysql_db: MySQLDatabase,
 ) -> None:
@@ -349,6 +351,7 @@ def _kill_in_a_call(db: MySQLDatabase, tenants: Tenants, own: Any) -> None:
     assert failed
 
 
+@proves("an account lasts for one transaction", guard="another account after a refused act_as")
 def test_after_an_act_as_that_was_refused_no_other_account_is_named(
     mysql_db: MySQLDatabase,
 ) -> None:
@@ -373,6 +376,7 @@ def test_after_an_act_as_that_was_refused_no_other_account_is_named(
                         act_as(own, bank)
 
 
+@proves("an account lasts for one transaction", guard="the mark of an interrupted call")
 def test_a_read_does_not_hide_that_a_call_was_interrupted(mysql_db: MySQLDatabase) -> None:
     """Also for an account.  The mutant does not set the mark again."""
     with tenants_of(mysql_db) as tenants:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,12 +13,12 @@ from penstock import accounts, database, log
 from penstock.cli import main
 from penstock.database import config
 from penstock.errors import InvalidArgument, QuotaExceeded
-from penstock.publishing import known_topics
 from penstock.subscriptions import queue, stream
 from tests.contract.accounts.kit import Account, account, act_as, as_account, gateway
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
-from tests.contract.tenants import Tenants, as_login, tenants_of
+from tests.contract.tenants import Tenants, as_login
+from tests.kit.proof import proves
 
 TOPIC = "shop/orders"
 _EVENT: dict[str, Any] = dict.fromkeys(
@@ -52,15 +52,6 @@ FRESH: Guard = {
         "",
     ),
 }
-
-
-@pytest.fixture
-def tenants(db: ContractDatabase) -> Iterator[Tenants]:
-    """The roles."""
-    with tenants_of(db) as found:
-        found.install()
-        known_topics.clear()
-        yield found
 
 
 @pytest.fixture
@@ -113,6 +104,7 @@ WAYS: dict[str, tuple[int, Callable[[Any, str], object]]] = {
 }
 
 
+@proves("quotas of accounts")
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_counts_and_is_refused(
     db: ContractDatabase, tenants: Tenants, shop: Account, login: str, way: str
@@ -136,6 +128,7 @@ def test_each_way_counts_and_is_refused(
         publish(own, TOPIC)
 
 
+@proves("quotas of accounts")
 def test_bytes_count_too(tenants: Tenants, shop: Account, login: str) -> None:
     """What was used before counts: one call may go over it."""
     accounts.set_quota(tenants.owner, "shop", max_bytes=10)
@@ -145,6 +138,7 @@ def test_bytes_count_too(tenants: Tenants, shop: Account, login: str) -> None:
         _publish(tenants, login, shop)
 
 
+@proves("quotas of accounts")
 def test_others_and_logins_are_not_asked(tenants: Tenants, shop: Account, login: str) -> None:
     """Nor is an account that has no quota any more."""
     accounts.set_quota(tenants.owner, "shop", max_bytes=1)
@@ -162,6 +156,7 @@ def test_others_and_logins_are_not_asked(tenants: Tenants, shop: Account, login:
     _publish(tenants, login, shop)
 
 
+@proves("quotas of accounts", guard="what was used, the note of act_as")
 @pytest.mark.parametrize("guard", [USED, COUNTED, NOTED])
 def test_without_a_part_of_it_there_is_no_quota(
     db: ContractDatabase, tenants: Tenants, shop: Account, login: str, guard: Guard
@@ -173,6 +168,7 @@ def test_without_a_part_of_it_there_is_no_quota(
         _publish(tenants, login, shop)
 
 
+@proves("quotas of accounts")
 def test_sessions_of_an_account_do_not_wait_for_each_other(
     tenants: Tenants, shop: Account, login: str
 ) -> None:
@@ -200,6 +196,7 @@ def _waits(tenants: Tenants) -> int:
     return int(database.call(tenants.owner, "measure_accounts", max_readers=100)[0][0])
 
 
+@proves("quotas of accounts")
 def test_what_waits_ends_publishing(
     db: ContractDatabase, tenants: Tenants, shop: Account, login: str
 ) -> None:
@@ -227,6 +224,7 @@ def test_what_waits_ends_publishing(
     _publish(tenants, login, shop)
 
 
+@proves("quotas of accounts", guard="the time of a measurement")
 def test_without_its_time_an_old_measurement_counts(
     db: ContractDatabase, tenants: Tenants, shop: Account, login: str
 ) -> None:

@@ -11,26 +11,17 @@ import pytest
 
 import penstock
 from penstock import accounts, database, log
-from penstock.publishing import known_topics
 from penstock.subscriptions import queue, stream
 from penstock.upkeep import workers
 from tests.contract.accounts.kit import Account, account
 from tests.contract.databases import ContractDatabase
-from tests.contract.tenants import Tenants, tenants_of
+from tests.contract.tenants import Tenants
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 #: Guard: of a subscription, only the partitions of the account's topic are counted.
 _OF_TOPIC = ("waiting_for", "first_id + 65535", "9223372036854775807")
 MODES = {"stream": stream.subscribe, "queue": queue.subscribe}
-
-
-@pytest.fixture
-def tenants(db: ContractDatabase) -> Iterator[Tenants]:
-    """The roles."""
-    with tenants_of(db) as found:
-        found.install()
-        known_topics.clear()
-        yield found
 
 
 @pytest.fixture
@@ -65,6 +56,7 @@ def _operators(tenants: Tenants, mode: str) -> None:
         queue.reject(tenants.owner, "all", [given[0].receipt], delay_seconds=60)
 
 
+@proves("quotas of accounts")
 @pytest.mark.parametrize("mode", MODES)
 def test_what_waits_for_others_is_not_the_accounts(
     tenants: Tenants, shop: Account, mode: str
@@ -78,6 +70,7 @@ def test_what_waits_for_others_is_not_the_accounts(
     assert _waits(tenants, "shop") == 3
 
 
+@proves("quotas of accounts", guard="the look at the topic")
 @pytest.mark.parametrize("mode", MODES)
 def test_without_a_look_at_the_topic_others_count(
     db: ContractDatabase, tenants: Tenants, shop: Account, mode: str
@@ -90,6 +83,7 @@ def test_without_a_look_at_the_topic_others_count(
     assert _measure(tenants)[0] == 1
 
 
+@proves("quotas of accounts")
 def test_a_turn_looks_at_few_and_the_next_goes_on(tenants: Tenants, shop: Account) -> None:
     """The account has a queue and a stream; only both of them reach the limit."""
     accounts.set_quota(tenants.owner, "shop", max_waiting=2)
@@ -104,6 +98,7 @@ def test_a_turn_looks_at_few_and_the_next_goes_on(tenants: Tenants, shop: Accoun
     assert _measure(tenants) == (0, False)
 
 
+@proves("quotas of accounts", guard="the bound of a turn")
 def test_without_its_bound_a_turn_looks_at_all(
     db: ContractDatabase, tenants: Tenants, shop: Account
 ) -> None:
@@ -113,6 +108,7 @@ def test_without_its_bound_a_turn_looks_at_all(
     assert _measure(tenants, 1) == (1, False)
 
 
+@proves("quotas of accounts")
 def test_it_counts_no_further_than_the_limit(
     db: ContractDatabase, tenants: Tenants, shop: Account
 ) -> None:
@@ -153,6 +149,7 @@ def _running(worker: workers.SequencerWorker | workers.AccountsWorker) -> Iterat
     assert not thread.is_alive()
 
 
+@proves("quotas of accounts")
 def test_it_is_counted_beside_the_sequencer(
     db: ContractDatabase,
     tenants: Tenants,

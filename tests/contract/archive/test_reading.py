@@ -38,6 +38,7 @@ from penstock.records import Event, LogEpoch, Message
 from tests.contract.databases import ContractDatabase
 from tests.kit.copies import copy_all, drop, record, remove, write_copy
 from tests.kit.log import TOPIC, drain, read as fetched, topic
+from tests.kit.proof import proves
 
 ROOT = Path(__file__).parents[3]
 
@@ -81,6 +82,7 @@ def odd(rng: random.Random, number: int) -> Message:
     )
 
 
+@proves("the whole history")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_hot_and_cold_are_the_published_log(
     db: ContractDatabase, places: tuple[Target, Target], seed: int
@@ -193,6 +195,7 @@ def test_every_target_serves_and_a_failure_is_told(
     assert "cannot be read on one" in caplog.text
 
 
+@proves("the whole history", guard="the next target")
 def test_without_the_next_target_a_failure_ends_the_read(
     db: ContractDatabase, places: tuple[Target, Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +207,7 @@ def test_without_the_next_target_a_failure_ends_the_read(
         rows_of(db, targets=places)
 
 
+@proves("the whole history")
 @pytest.mark.long_on("mysql")
 def test_a_target_that_fails_in_the_middle_is_followed_by_the_next(
     db: ContractDatabase, places: tuple[Target, Target]
@@ -337,6 +341,7 @@ def test_a_page_ends_when_its_events_become_large(
     assert whole.events == 60
 
 
+@proves("the whole history", guard="a new plan after PS016")
 def test_without_a_new_plan_retention_ends_the_read(
     db: ContractDatabase, places: tuple[Target, Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +358,7 @@ def test_without_a_new_plan_retention_ends_the_read(
             list(reader)
 
 
+@proves("the whole history")
 def test_retention_in_the_middle_of_a_log_epoch_makes_no_gap(
     db: ContractDatabase, places: tuple[Target, Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +377,7 @@ def test_retention_in_the_middle_of_a_log_epoch_makes_no_gap(
     assert without_epoch(found) == whole
 
 
+@proves("the whole history")
 def test_a_copy_that_moves_is_found_again(
     db: ContractDatabase, places: tuple[Target, Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,6 +406,7 @@ def _copied_back(own: Any, epoch: LogEpoch, one: Target, two: Target) -> None:
     record(own, epoch, "two", str(folder))
 
 
+@proves("the whole history", guard="the end of fruitless plans")
 def test_plans_that_never_bear_fruit_end_with_the_error(
     db: ContractDatabase, places: tuple[Target, Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.kit.copies import copy_all, drop, remove
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION
 
 #: Each log epoch seems to reach further than it does.
@@ -78,6 +79,7 @@ def _expected(times: list[datetime], since: datetime) -> int:
     return next((n for n, at in enumerate(times) if at >= since), len(times))
 
 
+@proves("the whole history, by time and by name")
 def test_every_time_leads_to_its_first_event(db: ContractDatabase, place: Target) -> None:
     """Each event's own time, and a moment before and after it: hot, cold, and on the border."""
     own = db.connect()
@@ -154,6 +156,7 @@ def test_a_seal_that_knows_only_its_own_time_is_searched_further(
         assert found == _expected(times, since)
 
 
+@proves("the whole history, by time and by name", guard="the log epoch of a time")
 def test_with_a_later_log_epoch_events_would_be_skipped(
     db: ContractDatabase, place: Target
 ) -> None:

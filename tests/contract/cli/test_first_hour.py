@@ -12,6 +12,7 @@ from tests import command
 from tests.command import Result
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 
 Run = Callable[..., Result]
 TOPIC = "bank/a"
@@ -45,6 +46,7 @@ def _read(run: Run, *options: str) -> list[tuple[int, int, str]]:
     return [(row["partition"], row["sequence"], row["payload"]) for row in rows]
 
 
+@proves("the command shows all")
 def test_fetch_reads_every_partition(db: ContractDatabase, run: Run) -> None:
     """Guard: the partitions that it asks for; it read partition 0 only, and said nothing."""
     own = db.connect()

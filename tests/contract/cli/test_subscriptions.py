@@ -13,6 +13,7 @@ from tests import command
 from tests.command import Result
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import topic
+from tests.kit.proof import proves
 from tests.kit.stream import more
 
 Run = Callable[..., Result]
@@ -38,6 +39,7 @@ def _stands_at(db: ContractDatabase) -> int:
     return stream.position(db.connect(), "ledger", TOPIC)[0]
 
 
+@proves("the command asks first")
 @pytest.mark.parametrize("partition", [(), ("--partition", "0")])
 def test_seek_asks_as_reset_does(
     db: ContractDatabase, run: Run, partition: tuple[str, ...]
@@ -51,6 +53,7 @@ def test_seek_asks_as_reset_does(
     assert _stands_at(db) == 3
 
 
+@proves("the command asks first")
 @pytest.mark.parametrize("how", [("--until-idle",), ("--max", "1", "--until-idle")])
 def test_consume_says_that_the_subscription_is_paused(run: Run, how: tuple[str, ...]) -> None:
     """Guard: the look at the subscription; nothing comes, and nobody would know why."""
@@ -64,6 +67,7 @@ def test_consume_says_that_the_subscription_is_paused(run: Run, how: tuple[str, 
     assert "paused" not in run("consume", "ledger", *how).err
 
 
+@proves("the command asks first")
 def test_a_second_pause_gives_a_new_reason(db: ContractDatabase, run: Run) -> None:
     """Guard: the reason that is written although it is paused; one without a reason keeps it."""
     own = db.connect()

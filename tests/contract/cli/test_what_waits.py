@@ -21,6 +21,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction
 from tests.contract.reads import counted
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, member_with_lease
 
 Run = Callable[..., Result]
@@ -55,6 +56,7 @@ def _status(run: Run) -> dict[str, Any]:
     return answer
 
 
+@proves("what waits is said")
 @pytest.mark.long_on("mariadb")
 def test_what_waits_for_its_sequence_is_said(db: ContractDatabase, run: Run) -> None:
     """Guard: the sequencer in `status`; every lag is 0 while nothing has a sequence."""
@@ -85,6 +87,7 @@ def _instead_of_a_rest(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object
     monkeypatch.setattr("penstock.log.sequencer_state.time", rests)
 
 
+@proves("what waits is said", guard="the second look")
 def test_a_sequencer_at_work_is_not_missed(
     db: ContractDatabase, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +101,7 @@ def test_a_sequencer_at_work_is_not_missed(
     assert _status(run)["sequencer"]["state"] == "at work"
 
 
+@proves("what waits is said")
 def test_who_holds_the_sequencer_is_said(
     db: ContractDatabase, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +159,7 @@ def test_dead_letters_are_counted_by_state(db: ContractDatabase, run: Run) -> No
     assert dead_letters.counts(own, "nobody") == []
 
 
+@proves("what waits is said")
 def test_the_doctor_names_dead_letters(db: ContractDatabase, run: Run) -> None:
     """Guard: examine_letters; and its command runs."""
     stream.subscribe(db.connect(), "billing two", [STREAM])
@@ -167,6 +172,7 @@ def test_the_doctor_names_dead_letters(db: ContractDatabase, run: Run) -> None:
     assert len(json.loads(run(*arguments, "-o", "json").out)) == 2
 
 
+@proves("what waits is said", guard="counting stops at 10,000")
 def test_counting_reads_what_it_counts(db: ContractDatabase, run: Run) -> None:
     """Bounded: the letters of the subscription by its index, and none of another one."""
     _given_up(db, *[False] * 30)

@@ -18,6 +18,7 @@ from penstock.subscriptions import dead_letters, stream
 from tests.contract.consumer.test_consumer_work import Gate
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, filled, retry, running, stored
 
 LIMIT = 0.3
@@ -57,6 +58,7 @@ def _consumer(db: ContractDatabase, handler: Callable[[Event], Any]) -> Consumer
     )  # fmt: skip
 
 
+@proves("S16 of a blocked loop")
 @pytest.mark.long_on("mysql")
 def test_only_the_handler_that_blocks_is_given_up(db: ContractDatabase) -> None:
     """Guard: TaskExecutor.hanging. Others get another loop, and none of them has failed."""
@@ -70,6 +72,7 @@ def test_only_the_handler_that_blocks_is_given_up(db: ContractDatabase) -> None:
     handler.gate.open()
 
 
+@proves("S16 of a blocked loop", guard="TaskExecutor.hanging asks who blocks")
 def test_without_the_question_who_blocks_others_pay(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,6 +86,7 @@ def test_without_the_question_who_blocks_others_pay(
     assert "handler failed at tests/stream partition 0 sequence 1, attempt 1" in caplog.text
 
 
+@proves("S16 of a blocked loop")
 def test_an_applications_loop_is_waited_for(db: ContractDatabase) -> None:
     """It cannot be replaced; when it goes on, what was cancelled late has not failed."""
     own, handler = _filled(db), Handler()

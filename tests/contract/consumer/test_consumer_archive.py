@@ -31,6 +31,7 @@ from tests.contract.poison_kit import Poisoned, letters_of, new_consumer
 from tests.contract.stream_kit import Guard, without
 from tests.kit.copies import copy_all, drop
 from tests.kit.log import drain, topic, wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
@@ -87,6 +88,7 @@ def payload(event: Event) -> int:
     return int(event.payload)
 
 
+@proves("the whole history, consumed")
 @pytest.mark.parametrize("options", [
     {}, {"prefetch_rows": 50}, {"batch_size": 3}, {"concurrency": 3}, {"batch": True},
 ], ids=str)  # fmt: skip
@@ -136,6 +138,7 @@ def test_an_app_gives_its_targets_to_its_consumers(
     assert seen == list(range(1, 26))
 
 
+@proves("the whole history, consumed")
 @pytest.mark.parametrize("start", ["5", "1.5", "0.5"])
 def test_a_seek_goes_below_the_low_sequence(
     db: ContractDatabase, places: tuple[Target, Target], start: str
@@ -162,6 +165,7 @@ def test_a_seek_goes_below_the_low_sequence(
     assert stream.reset(own, SUBSCRIPTION, "11") == {(STREAM, 0): 10}
 
 
+@proves("the whole history, consumed")
 def test_without_targets_it_says_so(db: ContractDatabase, places: tuple[Target, Target]) -> None:
     """Nothing is skipped, and the position stays."""
     own = db.connect()
@@ -202,6 +206,7 @@ def _reads_one(db: ContractDatabase, places: tuple[Target, Target]) -> None:
     new_consumer(db, archive=places, handler=handle).run(stop)
 
 
+@proves("the whole history, consumed")
 def test_it_neither_holds_retention_nor_loses_its_place(
     db: ContractDatabase, places: tuple[Target, Target]
 ) -> None:
@@ -226,6 +231,7 @@ def test_it_neither_holds_retention_nor_loses_its_place(
     assert dict(database.call(own, "low_sequences", topic=STREAM)) == {0: 41}
 
 
+@proves("the whole history, consumed", guard="reads_archive")
 def test_without_the_exception_it_would_hold_retention(
     db: ContractDatabase, places: tuple[Target, Target]
 ) -> None:
@@ -241,6 +247,7 @@ def test_without_the_exception_it_would_hold_retention(
     assert dict(database.call(own, "low_sequences", topic=STREAM)) == {0: 21}
 
 
+@proves("the whole history, consumed")
 @pytest.mark.parametrize("way", ["by_event", "by_batch"])
 def test_a_poison_event_of_the_archive_becomes_a_dead_letter(
     db: ContractDatabase, places: tuple[Target, Target], way: str
@@ -271,6 +278,7 @@ def test_a_poison_event_of_the_archive_becomes_a_dead_letter(
     assert sorted(n for each in poison.seen.values() for n in each) == list(range(1, 26))
 
 
+@proves("the whole history, consumed")
 @pytest.mark.parametrize("way", ["by itself", "in its transaction", "leases elsewhere"])
 def test_keys_wait_behind_an_event_of_the_archive(
     db: ContractDatabase, places: tuple[Target, Target], way: str
@@ -325,6 +333,7 @@ def test_a_paused_subscription_reads_nothing(
     assert reads.poll(own, [lease], 7) == []
 
 
+@proves("the whole history, consumed", guard="the bounds of bring_letter")
 def test_only_what_the_log_no_longer_has_is_brought(
     db: ContractDatabase, places: tuple[Target, Target]
 ) -> None:

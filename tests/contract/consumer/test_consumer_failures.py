@@ -19,6 +19,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import kill
 from tests.contract.poison_kit import Poisoned, letters_of, new_consumer
 from tests.kit.log import drain, topic, wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
@@ -44,6 +45,7 @@ def _keyed(connection: Any, keys: str) -> None:
     )
 
 
+@proves("S16 in streams")
 @pytest.mark.parametrize(
     ("way", "concurrency"), [("by_event", 1), ("by_event", 3), ("by_batch", 1), ("by_task", 2)]
 )
@@ -67,6 +69,7 @@ def test_a_poison_event_becomes_a_dead_letter(
     assert "ValueError: poison" in letter.reason
 
 
+@proves("S16 in streams")
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_a_key_waits_behind_its_poison_event(db: ContractDatabase, concurrency: int) -> None:
     """park_key: others flow; after a redrive the key's events come in order."""
@@ -196,11 +199,13 @@ def _policy_changes_meanwhile(db: ContractDatabase) -> float:
         return failure.due - 1_000
 
 
+@proves("S23")
 def test_a_batch_runs_under_one_version_of_the_policy(db: ContractDatabase) -> None:
     """S23. Guard: a unit keeps the policy that it was begun under."""
     assert _policy_changes_meanwhile(db) < 1
 
 
+@proves("S23", guard="the version that a unit was begun under")
 def test_a_policy_that_is_read_twice_is_noticed(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
 from tests.kit.log import drain, topic, wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
@@ -89,6 +90,7 @@ def _first_event_hangs(db: ContractDatabase, own: Any) -> Iterator[tuple[Gate, l
             gate.open()
 
 
+@proves("S13")
 def test_keys_run_side_by_side_and_the_position_waits(db: ContractDatabase) -> None:
     """S13. Guard: only the contiguous prefix is committed; a key keeps its order."""
     own = db.connect()
@@ -100,6 +102,7 @@ def test_keys_run_side_by_side_and_the_position_waits(db: ContractDatabase) -> N
         assert seen.index(1) < seen.index(2)
 
 
+@proves("S13", guard="the contiguous prefix")
 def test_without_the_prefix_an_unfinished_event_is_passed(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +117,7 @@ def test_without_the_prefix_an_unfinished_event_is_passed(
         wait_until(lambda: stored(own) > 1 and 1 not in seen, "a position behind the first event")
 
 
+@proves("L7 in streams")
 def test_a_key_that_fails_holds_up_itself_only(db: ContractDatabase) -> None:
     """L7; and it comes again until it is done."""
     own = db.connect()
@@ -170,6 +174,7 @@ def _revoked_while_committing(db: ContractDatabase) -> dict[str, Any]:
     return told
 
 
+@proves("L2")
 def test_a_partition_is_announced_before_it_is_given_up(db: ContractDatabase) -> None:
     """Guard: on_revoked, then the last commit, then the release."""
     told = _revoked_while_committing(db)
@@ -178,6 +183,7 @@ def test_a_partition_is_announced_before_it_is_given_up(db: ContractDatabase) ->
     assert told["stale"] == 0
 
 
+@proves("L2", guard="that order")
 def test_announced_too_late_is_noticed(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +227,7 @@ def _prefetched_then_taken_over(db: ContractDatabase) -> list[tuple[str, int]]:
     return seen
 
 
+@proves("S13")
 def test_what_was_read_ahead_is_dropped_with_the_lease(db: ContractDatabase) -> None:
     """S13. Guard: PartitionBuffers.forget at the loss of a lease."""
     seen = _prefetched_then_taken_over(db)
@@ -228,6 +235,7 @@ def test_what_was_read_ahead_is_dropped_with_the_lease(db: ContractDatabase) -> 
     assert [n for who, n in seen if who == "b"][-4:] == [3, 4, 5, 6]
 
 
+@proves("S13", guard="forget() at the loss of a lease")
 def test_what_is_not_dropped_is_noticed(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +337,7 @@ def test_side_by_side_there_is_no_transaction_with_the_position(db: ContractData
     assert "concurrency=1" in refused[0]
 
 
+@proves("S16 in streams")
 def test_a_handler_that_hangs_loses_its_lease(db: ContractDatabase) -> None:
     """Its late commit is refused, the event is counted, and comes again in another thread."""
     own = db.connect()

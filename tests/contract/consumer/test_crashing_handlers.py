@@ -15,6 +15,7 @@ from penstock.subscriptions import dead_letters, queue, stream
 from tests.consumers.process import PENSTOCK, Daemon, until
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain, topic
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE
 from tests.kit.stream import STREAM, SUBSCRIPTION, retry, short_leases
 
@@ -93,6 +94,7 @@ def _seen_by_both(folder: Path, *texts: str) -> Callable[[], bool]:
     )
 
 
+@proves("D5 over crashes")
 @pytest.mark.long_on("mysql", "mariadb")
 def test_another_process_goes_on(db: ContractDatabase, own: Connection, tmp_path: Path) -> None:
     """Also in the first seconds of the worker, in which other failures end it."""
@@ -111,6 +113,7 @@ def test_another_process_goes_on(db: ContractDatabase, own: Connection, tmp_path
         worker.kill()
 
 
+@proves("D5 over crashes")
 @pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("poison", ["SIGKILL", "SIGSEGV", "exit"])

@@ -18,6 +18,7 @@ from penstock.subscriptions import dead_letters, queue
 from tests.contract.databases import ContractDatabase
 from tests.contract.poison_kit import new_consumer
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled as filled_queue, rows
 from tests.kit.stream import SUBSCRIPTION, filled, retry, running, stored
 
@@ -99,6 +100,7 @@ def _failures(
     return [each.reason for each in sorted(letters, key=lambda each: each.sequence)]
 
 
+@proves("S16, what never ran")
 @KINDS
 def test_what_an_async_handler_returns_is_awaited_or_no_success(
     db: ContractDatabase, kind: str
@@ -129,6 +131,7 @@ def test_what_an_async_handler_returns_is_awaited_or_no_success(
     assert {inspect.getcoroutinestate(each) for each in work.coroutines} == {inspect.CORO_CLOSED}
 
 
+@proves("S16, what never ran")
 @KINDS
 def test_so_it_is_with_a_plain_function(db: ContractDatabase, kind: str) -> None:
     """A lambda hides that what it calls is a generator.  Guard: has_run."""
@@ -142,6 +145,7 @@ def test_so_it_is_with_a_plain_function(db: ContractDatabase, kind: str) -> None
     assert inspect.getcoroutinestate(work.coroutines[0]) == inspect.CORO_CLOSED
 
 
+@proves("S16, what never ran")
 @KINDS
 @pytest.mark.parametrize("is_outermost", [True, False])
 def test_a_middleware_that_forgets_to_await_is_no_success(
@@ -162,6 +166,7 @@ def test_a_middleware_that_forgets_to_await_is_no_success(
     assert not work.ran
 
 
+@proves("S16, what never ran")
 @KINDS
 def test_a_middleware_with_a_yield_inside_is_no_success(db: ContractDatabase, kind: str) -> None:
     """The event never came to the handler.  Guard: _checked around each of them."""
@@ -170,6 +175,7 @@ def test_a_middleware_with_a_yield_inside_is_no_success(db: ContractDatabase, ki
     assert "a middleware returned a generator" in said and not handled
 
 
+@proves("S16, what never ran", guard="has_run")
 @KINDS
 @pytest.mark.parametrize("is_async", [True, False])
 def test_without_the_look_nothing_ran_and_all_is_done(

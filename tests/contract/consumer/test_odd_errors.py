@@ -21,6 +21,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import kill
 from tests.contract.poison_kit import letters_of, new_consumer
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled as filled_queue, rows
 from tests.kit.sinks import InFront, relay_once
 from tests.kit.stream import (
@@ -94,6 +95,7 @@ def _as_task(handle: Any) -> Any:
     return handle_async
 
 
+@proves("S16, whatever is raised")
 @pytest.mark.parametrize("way", ["inline", "threads", "tasks"])
 def test_whatever_a_handler_of_a_stream_raises_is_an_attempt(
     db: ContractDatabase, way: str
@@ -122,6 +124,7 @@ def test_whatever_a_handler_of_a_stream_raises_is_an_attempt(
     assert "Silent: (its text cannot be read: ValueError)" in reasons
 
 
+@proves("S16, whatever is raised")
 @pytest.mark.parametrize("is_async", [False, True])
 def test_whatever_a_handler_of_a_queue_raises_is_an_attempt(
     db: ContractDatabase, is_async: bool
@@ -165,6 +168,7 @@ def test_an_odd_error_in_a_lost_transaction_is_an_attempt(db: ContractDatabase) 
         wait_until(lambda: letters_of(own) == [(1, "dead", 1)], "it is given up")
 
 
+@proves("S16, whatever is raised")
 @pytest.mark.parametrize("is_async", [False, True])
 def test_callbacks_that_raise_do_not_end_the_consumer(db: ContractDatabase, is_async: bool) -> None:
     """On_assigned and on_revoked.  Guard: PartitionBuffers._tell."""
@@ -178,6 +182,7 @@ def test_callbacks_that_raise_do_not_end_the_consumer(db: ContractDatabase, is_a
     assert (consumer.stats.failures, stored(own)) == (2, 2)
 
 
+@proves("S16, whatever is raised", guard="what interrupts the program passes")
 def test_what_interrupts_the_program_ends_the_run(db: ContractDatabase) -> None:
     """Ctrl-C in the main thread, and Dagster that ends its run, are no handler's failures."""
     own = db.connect()
@@ -189,6 +194,7 @@ def test_what_interrupts_the_program_ends_the_run(db: ContractDatabase) -> None:
     assert (letters_of(own), stored(own)) == ([], 0)
 
 
+@proves("S16, whatever is raised")
 def test_a_task_that_the_application_cancels_before_it_began_comes_again(
     db: ContractDatabase,
 ) -> None:
@@ -241,6 +247,7 @@ class _Sink(InFront):
         channel.send_block(block)
 
 
+@proves("S16, whatever is raised")
 def test_whatever_a_sink_raises_is_a_failed_attempt(db: ContractDatabase, tmp_path: Path) -> None:
     """And counted in the database.  Guards: is_interruption and error_text in relay_once."""
     own = db.connect()
@@ -258,6 +265,7 @@ def test_whatever_a_sink_raises_is_a_failed_attempt(db: ContractDatabase, tmp_pa
     assert sent is not None and (sent.events, sent.retry_after) == (3, None)
 
 
+@proves("S16, whatever is raised", guard="Executor._called")
 def test_without_the_guard_a_panic_ends_the_consumer(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

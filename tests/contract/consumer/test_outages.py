@@ -19,6 +19,7 @@ from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import kill
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import (
     SUBSCRIPTION,
     Clock,
@@ -35,6 +36,8 @@ from tests.kit.stream import (
 pytestmark = pytest.mark.mariadb_differs("how a session ends")
 
 
+@proves("S13 over an outage")
+@proves("D5 around a lost connection")
 def test_what_was_committed_before_the_connection_was_lost_is_not_read_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,6 +45,8 @@ def test_what_was_committed_before_the_connection_was_lost_is_not_read_again(
     assert _read_around_a_lost_connection(db, monkeypatch) == list(range(1, 11))
 
 
+@proves("S13 over an outage", guard="the consumer asks where it stands")
+@proves("D5 around a lost connection", guard="Keeper.look_again and those beside it")
 def test_without_a_second_look_it_is_read_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +93,8 @@ def _read_around_a_lost_connection(
     return read
 
 
+@proves("S13 over an outage")
+@proves("L2 over an outage")
 def test_what_a_handler_commits_behind_an_outage_is_not_handled_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +104,8 @@ def test_what_a_handler_commits_behind_an_outage_is_not_handled_again(
     assert handled == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
 
 
+@proves("S13 over an outage", guard="late commits")
+@proves("L2 over an outage", guard="busy")
 @pytest.mark.parametrize(
     ("owner", "guard"), [(Committer, "look_at_late_commit"), (PartitionBuffers, "busy")]
 )
@@ -159,6 +168,8 @@ def _handled_around_an_outage(
     return read, handled
 
 
+@proves("S13 over an outage")
+@proves("D5 around a lost connection")
 def test_what_is_committed_while_the_lease_has_ended_here_is_not_handled_again(
     db: ContractDatabase,
 ) -> None:
@@ -166,6 +177,8 @@ def test_what_is_committed_while_the_lease_has_ended_here_is_not_handled_again(
     assert _handled_around_a_silence(db) == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
 
 
+@proves("S13 over an outage", guard="the look at late handlers")
+@proves("D5 around a lost connection", guard="Keeper.look_again and those beside it")
 def test_without_a_look_it_is_handled_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,11 +215,15 @@ def _handled_around_a_silence(db: ContractDatabase) -> list[list[int]]:
     return handled
 
 
+@proves("L2 over an outage")
+@proves("D5 around a lost connection")
 def test_what_a_handler_is_at_is_not_given_back(db: ContractDatabase) -> None:
     """Guard: PartitionBuffers.busy. The lease had ended by the local clock, and is asked for."""
     assert _holders_while_asked_for(db) == {0: "a"}
 
 
+@proves("L2 over an outage", guard="busy")
+@proves("D5 around a lost connection", guard="Keeper.look_again and those beside it")
 def test_without_that_it_is_given_back_under_the_handler(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +285,8 @@ def _position_behind_an_outage(db: ContractDatabase) -> int:
         return lease.position
 
 
+@proves("S13 over an outage")
+@proves("D5 around a lost connection")
 def test_a_lease_that_a_heartbeat_brings_back_is_read_from_its_position(
     db: ContractDatabase,
 ) -> None:
@@ -275,6 +294,8 @@ def test_a_lease_that_a_heartbeat_brings_back_is_read_from_its_position(
     assert _position_behind_an_outage(db) == 5
 
 
+@proves("S13 over an outage", guard="also of leases that have ended by its clock")
+@proves("D5 around a lost connection", guard="Keeper.look_again and those beside it")
 def test_without_a_look_at_what_had_ended_it_is_read_again(db: ContractDatabase) -> None:
     """Mutant: only at leases that are held by the local clock."""
 

@@ -19,6 +19,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import give_up_soon, open_transaction, sql
 from tests.contract.poison_kit import new_consumer
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled as filled_queue
 from tests.kit.stream import filled, running, stored
 
@@ -74,6 +75,7 @@ def _troubled(db: ContractDatabase, loop: Rounds, trouble: Any) -> Iterator[list
         yield used
 
 
+@proves("what passes ends no consumer")
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_stream_goes_on_after_what_passes(db: ContractDatabase, trouble: Any) -> None:
     """On another connection.  Guards: goes_on_after, is_passing."""
@@ -87,6 +89,7 @@ def test_a_stream_goes_on_after_what_passes(db: ContractDatabase, trouble: Any) 
     assert used[0] is not used[-1]
 
 
+@proves("what passes ends no consumer")
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_queue_goes_on_after_what_passes(db: ContractDatabase, trouble: Any) -> None:
     """A server without writes ended its worker."""
@@ -98,6 +101,7 @@ def test_a_queue_goes_on_after_what_passes(db: ContractDatabase, trouble: Any) -
     assert consumer.stats.failures == 1
 
 
+@proves("what passes ends no consumer")
 def test_a_consumer_that_begins_without_writes_waits_for_them(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +123,7 @@ def test_a_consumer_that_begins_without_writes_waits_for_them(
     assert consumer.stats.failures == 2
 
 
+@proves("what passes ends no consumer", guard="Rounds.goes_on_after")
 def test_without_the_guard_what_passes_ends_the_consumer(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

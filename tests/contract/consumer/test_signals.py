@@ -13,6 +13,7 @@ import pytest
 import penstock
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled
 
 PLAIN = """
@@ -71,6 +72,7 @@ SIGNALS = [
 ]
 
 
+@proves("a signal ends a consumer cleanly")
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_signal_ends_it_cleanly(

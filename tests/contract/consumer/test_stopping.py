@@ -10,6 +10,7 @@ from penstock.consumer.stream.consumer import Consumer
 from penstock.records import Event
 from tests.contract.consumer.test_consumer_work import Gate
 from tests.contract.databases import ContractDatabase
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, filled, running, slow_leases, stored
 
 
@@ -35,11 +36,13 @@ def _stopped_during_the_first(db: ContractDatabase, **options: Any) -> tuple[int
     return len(seen), sum(stored(own, number) for number in range(4))
 
 
+@proves("F2 within a round")
 def test_who_is_told_to_stop_begins_nothing_more(db: ContractDatabase) -> None:
     """F2. Guard: Rounds.is_stopping, between two events too; what was done is committed."""
     assert _stopped_during_the_first(db) == (1, 1)
 
 
+@proves("F2 within a round", guard="Rounds.is_stopping")
 def test_without_a_look_at_the_stop_the_round_goes_on(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,11 +64,13 @@ def _committed_meanwhile(db: ContractDatabase) -> list[int]:
     return passed
 
 
+@proves("F2 within a round")
 def test_a_long_round_commits_when_it_is_time(db: ContractDatabase) -> None:
     """Guard: Consumer._committed_between; else a crash repeats all of a round of slow handlers."""
     assert _committed_meanwhile(db) == [0, 1, 2, 3]
 
 
+@proves("F2 within a round", guard="Consumer._committed_between")
 def test_without_it_a_round_is_one_commit(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.poison_kit import Poisoned, letters_of, new_consumer
 from tests.contract.stream_kit import end_lease
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import (
     SUBSCRIPTION,
     filled,
@@ -78,6 +79,7 @@ def _ends_its_consumers(
         return list(died), [(each.partition, each.sequence, each.attempts) for each in found]
 
 
+@proves("S16 in streams")
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_an_event_that_ends_its_consumer_is_counted(db: ContractDatabase, partitions: int) -> None:
     """S16. Guards: begin_attempt before it is handed out again; others are committed by then.
@@ -87,6 +89,7 @@ def test_an_event_that_ends_its_consumer_is_counted(db: ContractDatabase, partit
     assert _ends_its_consumers(db, partitions) == (["a", "b", "c", "d"], [(0, 2, 2)])
 
 
+@proves("S16 in streams", guard="begin_attempt before the event is handed out")
 def test_without_the_record_it_ends_them_all(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +98,7 @@ def test_without_the_record_it_ends_them_all(
     assert _ends_its_consumers(db) == (["a", "b", "c", "d", "e"], [])
 
 
+@proves("S16 in streams", guard="what others have done is committed first")
 def test_what_is_not_committed_is_counted_too(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +111,7 @@ def test_what_is_not_committed_is_counted_too(
     assert len(_ends_its_consumers(db, 4)[1]) > 1
 
 
+@proves("S16 in streams", guard="what was counted is committed when it is done")
 @ONE_ENGINE
 @pytest.mark.parametrize("guarded", [True, False])
 def test_what_was_counted_is_committed_before_others_go_on(
@@ -152,6 +157,7 @@ def _ends_them_in_a_group(
         return len(died), letters_of(own), done
 
 
+@proves("S16 in streams")
 @pytest.mark.parametrize(("killer", "most"), [(53, 1), (51, 2)])
 def test_a_group_costs_one_death_more(db: ContractDatabase, killer: int, most: int) -> None:
     """S16: inside a group, and where one begins; all others are handled.
@@ -163,6 +169,7 @@ def test_a_group_costs_one_death_more(db: ContractDatabase, killer: int, most: i
     assert found == (most + 2, [(killer, "dead", most)], others)
 
 
+@proves("S16 in streams", guard="the record of a group")
 @ONE_ENGINE
 def test_without_the_record_of_a_group_it_ends_them_all(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
@@ -173,6 +180,7 @@ def test_without_the_record_of_a_group_it_ends_them_all(
     assert (deaths, letters) == (6, [])
 
 
+@proves("S16 in streams", guard="that it counts for none of its events")
 @ONE_ENGINE
 def test_a_group_that_is_counted_takes_an_innocent_event_along(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
@@ -207,6 +215,7 @@ def _recovered(
     return begun
 
 
+@proves("S16 after a death")
 def test_a_death_costs_a_call_for_a_group(db: ContractDatabase) -> None:
     """And none for each event.  Guard: suspects in order go out in groups."""
     poison = Poisoned()
@@ -214,6 +223,7 @@ def test_a_death_costs_a_call_for_a_group(db: ContractDatabase) -> None:
     assert set(poison.tried.values()) == {1}
 
 
+@proves("S16 after a death", guard="groups only in order")
 @ONE_ENGINE
 def test_side_by_side_each_of_them_is_counted(db: ContractDatabase) -> None:
     """Nobody could know in which of the groups under way the bad one is."""
@@ -222,6 +232,7 @@ def test_side_by_side_each_of_them_is_counted(db: ContractDatabase) -> None:
     assert found == list(range(1, 31))
 
 
+@proves("S16 in streams")
 @ONE_ENGINE
 @pytest.mark.parametrize(
     ("way", "sequence", "begun", "tried"),
@@ -272,6 +283,7 @@ def test_of_those_that_may_end_their_consumer_one_is_under_way(db: ContractDatab
     assert _handled_behind_a_death(db, 1) == 1
 
 
+@proves("S16 in streams", guard="one suspect at a time")
 def test_without_their_turns_they_are_side_by_side(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from penstock.subscriptions import dead_letters, queue, stream
 from tests.contract.databases import ContractDatabase
 from tests.kit import queue as queues
 from tests.kit.log import Connection, wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, retry, running
 
 #: Text that ends a transaction, by engine.
@@ -68,6 +69,7 @@ def _handlers(sql: str) -> list[Callable[[Any], Any]]:
     return [plain, by_await]
 
 
+@proves("D6 of a handler that ends its transaction")
 @pytest.mark.parametrize("way", [_by_stream, _by_queue])
 @pytest.mark.parametrize("kind", [0, 1])
 def test_a_handler_that_commits_by_text_and_fails_has_failed(
@@ -78,6 +80,7 @@ def test_a_handler_that_commits_by_text_and_fails_has_failed(
     assert way(db, own, _handlers("COMMIT")[kind]) == [1, 1]
 
 
+@proves("D6 of a handler that ends its transaction", guard="the look at the text")
 def test_without_the_look_its_event_counts_as_done(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +93,7 @@ def _let(kind: Any, connection: Any) -> Any:
     return nullcontext()
 
 
+@proves("D6 of a handler that ends its transaction")
 def test_what_ends_a_transaction_is_refused_and_no_more(db: ContractDatabase) -> None:
     connection: Any = db.connect()
     kind = sessions.of_connection(connection)
@@ -103,6 +107,7 @@ def test_what_ends_a_transaction_is_refused_and_no_more(db: ContractDatabase) ->
             connection.execute("SELECT 1")
 
 
+@proves("D6 of a handler that ends its transaction")
 def test_text_that_hides_it_is_found_at_the_end(db: ContractDatabase) -> None:
     """Nothing says afterwards that the block was whole."""
     own, raised = db.connect(), list[BaseException]()

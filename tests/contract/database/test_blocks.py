@@ -14,6 +14,7 @@ from penstock.errors import TransactionRolledBack
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.kit.log import drain, read
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -44,6 +45,7 @@ def test_execute_takes_parameters_and_returns_rows(db: ContractDatabase) -> None
         assert connection.execute("DELETE FROM notes").rowcount == 2
 
 
+@proves("pages run")
 def test_a_block_commits_or_rolls_back_and_a_block_inside_is_a_savepoint(
     db: ContractDatabase,
 ) -> None:
@@ -105,6 +107,7 @@ def ended_within(url: str) -> None:
         note(connection, 2)
 
 
+@proves("pages run")
 def test_what_follows_a_lost_transaction_does_not_stay(mysql_db: MySQLDatabase) -> None:
     with penstock.connect(mysql_db.url) as own:
         own.execute(TABLE)
@@ -113,6 +116,7 @@ def test_what_follows_a_lost_transaction_does_not_stay(mysql_db: MySQLDatabase) 
         assert noted(own) == []
 
 
+@proves("pages run", guard="the look at the savepoint")
 def test_without_the_look_at_the_savepoint_half_of_the_block_stays(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +128,7 @@ def test_without_the_look_at_the_savepoint_half_of_the_block_stays(
         assert noted(own) == [(2, "a")]
 
 
+@proves("pages run")
 def test_a_block_inside_of_an_async_handlers_transaction_is_a_savepoint(
     db: ContractDatabase,
 ) -> None:
@@ -158,6 +163,7 @@ def test_a_block_inside_of_an_async_handlers_transaction_is_a_savepoint(
     assert penstock.stream.position(own, "billing", "tests/log") == {0: 1}
 
 
+@proves("pages run", guard="the look for a transaction")
 def test_without_the_look_for_a_transaction_the_position_is_committed_half_way(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

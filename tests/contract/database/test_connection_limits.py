@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,20 +18,14 @@ from penstock.consumer.stream.retrying import EventFailures
 from penstock.errors import DatabaseUnavailable
 from penstock.subscriptions import dead_letters
 from tests.contract.databases import ContractDatabase
-from tests.contract.tenants import Tenants, tenants_of
+from tests.contract.tenants import Tenants
 from tests.kit.log import TOPIC, topic, wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, filled, retry, running, short_leases, stored
 
 EVENTS = 6
 #: What a consumer has without its handlers: heartbeats, check-ins, the loop; and one that reads.
 OWN_CONNECTIONS = 4
-
-
-@pytest.fixture
-def tenants(db: ContractDatabase) -> Iterator[Tenants]:
-    with tenants_of(db) as found:
-        found.install()
-        yield found
 
 
 def limited(db: ContractDatabase, tenants: Tenants, most: int) -> str:
@@ -49,6 +42,7 @@ def _limit(db: ContractDatabase, login: str, most: int) -> None:
         db.run(f"ALTER USER `{login}` WITH MAX_USER_CONNECTIONS {most}")
 
 
+@proves("no connection left")
 def test_a_publisher_is_told(db: ContractDatabase, tenants: Tenants) -> None:
     """A typed error that says what to do, and the next one that finds room goes on."""
     topic(db.connect())
@@ -63,6 +57,7 @@ def test_a_publisher_is_told(db: ContractDatabase, tenants: Tenants) -> None:
         penstock.publish(connection, TOPIC, b"x")
 
 
+@proves("S16 when the database is short of something")
 def test_a_handler_that_gets_no_connection_made_no_attempt(
     db: ContractDatabase, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +65,7 @@ def test_a_handler_that_gets_no_connection_made_no_attempt(
     assert _handled(db, tenants, monkeypatch) == (dict.fromkeys(range(1, EVENTS + 1), 1), [])
 
 
+@proves("S16 when the database is short of something", guard="Batch.disturbed")
 def test_without_the_guard_innocent_events_are_dead_letters(
     db: ContractDatabase, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +75,7 @@ def test_without_the_guard_innocent_events_are_dead_letters(
     assert dead and len(handled) + len(dead) == EVENTS
 
 
+@proves("S16 when the database is short of something")
 @pytest.mark.parametrize(
     "guarded", [True, pytest.param(False, marks=pytest.mark.long_on("mysql", "mariadb"))]
 )
@@ -120,6 +117,7 @@ def _is_there(db: ContractDatabase, session: Any) -> bool:
     return session.thread_id() in {row[0] for row in db.run("SHOW PROCESSLIST")}
 
 
+@proves("S16 when the database is short of something")
 def test_an_attempt_that_is_on_record_is_taken_back(
     db: ContractDatabase, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +128,7 @@ def test_an_attempt_that_is_on_record_is_taken_back(
     )
 
 
+@proves("S16 when the database is short of something", guard="Failures.spare")
 def test_without_the_guard_it_is_counted(
     db: ContractDatabase, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:

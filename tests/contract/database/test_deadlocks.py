@@ -12,6 +12,7 @@ from penstock.database import calls
 from penstock.subscriptions import queue
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled
 
 #: What the call has locked by then, and waits for.
@@ -41,6 +42,7 @@ def _meets_a_deadlock(db: ContractDatabase, mine: Connection) -> BaseException |
     return raised[0] if raised else None
 
 
+@proves("no deadlock is the caller's without need")
 def test_a_call_of_its_own_is_made_again(db: ContractDatabase) -> None:
     own = filled(db.connect(), 1)
     assert _meets_a_deadlock(db, db.connect()) is None
@@ -48,6 +50,7 @@ def test_a_call_of_its_own_is_made_again(db: ContractDatabase) -> None:
     assert (settings.visibility_seconds, settings.max_failures) == (9, 7)
 
 
+@proves("no deadlock is the caller's without need")
 def test_a_call_in_a_transaction_is_not(db: ContractDatabase) -> None:
     """What the transaction did before is gone with it, so only the caller can begin again."""
     own = filled(db.connect(), 1)
@@ -60,6 +63,7 @@ def test_a_call_in_a_transaction_is_not(db: ContractDatabase) -> None:
     assert queue.describe(own, QUEUE).visibility_seconds == 30
 
 
+@proves("no deadlock is the caller's without need", guard="the second try")
 def test_without_that_the_caller_gets_it(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.kit.log import TOPIC, drain, put, texts, topic
+from tests.kit.proof import proves
 
 DRIVER_ERRORS = (psycopg.Error, pymysql.MySQLError)
 
@@ -35,6 +36,7 @@ def _lost(connection: Any) -> None:
     connection.close()
 
 
+@proves("F9")
 @pytest.mark.parametrize("outcome", [_committed, _lost])
 @pytest.mark.parametrize("dedup_key", ["order 7", None])
 def test_a_retry_after_an_unknown_outcome(
@@ -52,6 +54,7 @@ def test_a_retry_after_an_unknown_outcome(
     assert texts(own) == ["paid", "paid"] if twice else ["paid"]
 
 
+@proves("F11")
 def test_a_prepared_transaction_holds_nobody_up(db: ContractDatabase) -> None:
     """F11. Guard: nothing waits for what is open; its events come when it is committed."""
     own = db.connect()
@@ -73,6 +76,7 @@ def test_a_prepared_transaction_holds_nobody_up(db: ContractDatabase) -> None:
     assert texts(own) == ["quick", "prepared"]
 
 
+@proves("F12")
 def test_a_deadlock_is_the_callers_own_error(db: ContractDatabase) -> None:
     """F12. Guard: errors that are not ours pass untouched; the victim's events are gone."""
     own = db.connect()
@@ -116,6 +120,7 @@ UNREAD = (
 )
 
 
+@proves("F23")
 @pytest.mark.parametrize("seed", range(2))
 def test_names_and_subscriptions_change_during_traffic(db: ContractDatabase, seed: int) -> None:
     """F23. Guards: resize gives every subscription its positions, delete takes them all."""

@@ -23,6 +23,7 @@ from tests.contract.databases import ContractDatabase
 from tests.kit import lossy_network
 from tests.kit.log import Connection, drain, topic
 from tests.kit.lossy_network import LossyNetwork
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE
 from tests.kit.stream import STREAM, SUBSCRIPTION
 from tests.support import MISSING
@@ -165,6 +166,7 @@ def _late(times: dict[str, float]) -> dict[str, float]:
     return {work: seconds for work, seconds in times.items() if seconds > LEASES[work] + 10}
 
 
+@proves("a silent connection stops nobody", how="with dropped packets and processes")
 @pytest.mark.parametrize("name", ["daemon", "upkeep", "worker", "work"])
 def test_it_goes_on(
     db: ContractDatabase, own: Connection, network: LossyNetwork, tmp_path: Path, name: str

@@ -23,6 +23,7 @@ from penstock.errors import (
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import sql
+from tests.kit.proof import proves
 
 SCHEMA = f"penstock_m{os.getpid()}"
 
@@ -123,6 +124,7 @@ UNRELEASED = {
 }
 
 
+@proves("a program works on its own tables")
 @pytest.mark.parametrize("made_by", UNRELEASED)
 def test_what_was_never_released_is_refused(
     db: ContractDatabase, installed: str, made_by: str
@@ -143,6 +145,7 @@ def test_what_was_never_released_is_refused(
     assert sorted(db.run(listed)) == before
 
 
+@proves("a program works on its own tables", guard="the refusal of other tables")
 def test_without_the_refusal_a_program_starts_on_tables_that_are_not_its_own(
     db: ContractDatabase, installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from tests.contract.hot_calls import CALLS
 from tests.contract.reads import Reads, counted
 from tests.contract.seeded import TICKS, TOPICS, Seeded, seeded
 from tests.kit.log import TOPIC
+from tests.kit.proof import proves
 from tests.support import PostgresServer
 
 SMALL, FULL = 50_000, 1_000_000
@@ -180,12 +181,14 @@ def test_the_past_is_longer_than_what_a_call_may_read(past: Seeded) -> None:
     assert min(TICKS, TOPICS) >= 300
 
 
+@proves("R1")
 @pytest.mark.parametrize("name", CALLS)
 def test_never_analysed(past: Seeded, name: str) -> None:
     """Guards: the indexes, and the settings and orders that make the planner take them."""
     _judge(past, name, _measured(past, name))
 
 
+@proves("R1")
 @pytest.mark.parametrize("name", CALLS)
 def test_analysed(past: Seeded, name: str) -> None:
     """The same with statistics, which tempt the planner to read small tables whole."""
@@ -251,6 +254,7 @@ MYSQL_MUTANTS = {
 }
 
 
+@proves("R1", guard="the indexes")
 @pytest.mark.parametrize("name", POSTGRES_MUTANTS)
 def test_without_its_index_it_reads_too_much(past: Seeded, name: str) -> None:
     """Mutants: the index is gone, or not used."""
@@ -271,6 +275,7 @@ def test_without_its_index_it_reads_too_much(past: Seeded, name: str) -> None:
         _judge(past, name, reads)
 
 
+@proves("R1")
 def test_every_statement_names_its_index(past: Seeded) -> None:
     """Guards: the indexes, and the hints, settings and orders by which they are taken."""
     if past.is_postgres:
@@ -287,6 +292,7 @@ def test_every_statement_names_its_index(past: Seeded) -> None:
     assert taken - named <= {("topics", "topics_namespace")}  # counted by the status
 
 
+@proves("R1", guard="the indexes")
 @pytest.mark.parametrize("name", EXPLAIN_MUTANTS)
 def test_without_the_index_explain_says_so(past: Seeded, name: str) -> None:
     """Mutants: hidden from the optimiser or dropped, or the statement forbidden to use it."""

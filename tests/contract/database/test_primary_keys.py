@@ -10,6 +10,7 @@ import re
 
 from penstock.database import catalog
 from tests.contract.databases import ContractDatabase
+from tests.kit.proof import proves
 
 _TABLES = """
 SELECT t.table_name, c.constraint_name FROM information_schema.tables AS t
@@ -23,6 +24,7 @@ WHERE t.table_schema = 'penstock' AND t.table_type = 'BASE TABLE'
 _INSERT_ONLY = re.compile(r"chunks|chunks_\d+")
 
 
+@proves("a published log goes on")
 def test_every_table_has_a_primary_key(db: ContractDatabase) -> None:
     """Also those that are made at run time: the installation makes one of each kind."""
     tables = dict(db.run(_TABLES))
@@ -33,6 +35,7 @@ def test_every_table_has_a_primary_key(db: ContractDatabase) -> None:
     assert without == []
 
 
+@proves("a published log goes on")
 def test_nothing_updates_the_index_of_the_log() -> None:
     """It is the one without a key on PostgreSQL."""
     changes = re.compile(r"(?i)(?:UPDATE|DELETE FROM)\s+(?:ONLY\s+)?chunks(?:_merged)?\b")

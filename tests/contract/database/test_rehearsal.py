@@ -20,6 +20,7 @@ from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.kit import next_version
 from tests.kit.log import drain, known_as, wait_until
+from tests.kit.proof import proves
 from tests.kit.version_before import Program, VersionBefore, version_before
 
 TOPIC = "tests/upgrade"
@@ -67,6 +68,7 @@ def log(db: ContractDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[Contr
     next_version.become_this_version(db, monkeypatch)
 
 
+@proves("an upgrade stops nobody")
 def test_open_connections_work_on_while_migrate_runs(
     log: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> VersionBefore:
     return version_before(tmp_path_factory.mktemp("before"))
 
 
+@proves("an upgrade stops nobody")
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_version_before_works_on_while_migrate_runs(

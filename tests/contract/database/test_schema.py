@@ -11,6 +11,7 @@ import pytest
 from penstock import database
 from penstock.database import catalog, migrate
 from tests.contract.databases import ContractDatabase
+from tests.kit.proof import proves
 from tools.schema import __main__ as command
 from tools.schema.facts import difference, read
 
@@ -74,6 +75,7 @@ def facts(db: ContractDatabase, schema: str) -> dict[str, str]:
         return read(connection, schema, rows=True)
 
 
+@proves("a program works on its own tables")
 @pytest.mark.long_on("mysql")
 def test_migrations_and_tables_lead_to_one_schema(
     db: ContractDatabase, install: Install, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ from penstock.consumer.stream.consumer import Consumer
 from penstock.leases.loop import Rounds
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.silent_proxy import silent_proxy
 from tests.kit.stream import SUBSCRIPTION, filled, more, running, stored
 
@@ -30,6 +31,7 @@ def _loop(program: str, url: str, folder: Path) -> Rounds:
     return Consumer(url, SUBSCRIPTION, handler=lambda _: None)
 
 
+@proves("a silent connection stops nobody")
 @pytest.mark.parametrize("program", ["stream", "relay"])
 @pytest.mark.parametrize("whose", [f"penstock {SUBSCRIPTION}", "penstock keeper", ""])
 def test_it_goes_on(db: ContractDatabase, tmp_path: Path, program: str, whose: str) -> None:

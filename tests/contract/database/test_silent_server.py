@@ -29,6 +29,7 @@ from penstock.upkeep.sweeping import sweep
 from penstock.upkeep.workers import SequencerWorker
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import drain, put, topic, wait_until
+from tests.kit.proof import proves
 from tests.kit.silent_proxy import SilentProxy, silent_proxy
 from tests.kit.stream import SUBSCRIPTION, filled, more, running, short_leases, stored
 
@@ -52,6 +53,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoopSetting, "longest_answer", lambda self: SHORT)
 
 
+@proves("a silent connection stops nobody")
 def test_a_call_on_a_silent_connection_ends(proxy: SilentProxy) -> None:
     """Guard: the limit of each wait.  The connection is closed then, and the error says so."""
     with database.connect(proxy.url) as connection:
@@ -64,6 +66,7 @@ def test_a_call_on_a_silent_connection_ends(proxy: SilentProxy) -> None:
         assert sessions.of_connection(connection).is_closed(connection)
 
 
+@proves("a silent connection stops nobody", guard="the limit")
 def test_without_the_limit_it_waits(db: ContractDatabase, proxy: SilentProxy) -> None:
     """Mutant: only the end of the flow ends the call."""
     with database.connect(proxy.url, statement_timeout_ms=0) as connection:
@@ -100,6 +103,7 @@ def test_the_limit_follows_that_of_the_statements(db: ContractDatabase) -> None:
             assert connection.answer_seconds is None  # type: ignore[attr-defined]
 
 
+@proves("a silent connection stops nobody")
 @pytest.mark.long_on("mysql")
 @pytest.mark.parametrize("whose", [SUBSCRIPTION, "penstock keeper", ""])
 @pytest.mark.usefixtures("impatient")
@@ -116,6 +120,7 @@ def test_a_consumer_goes_on(db: ContractDatabase, proxy: SilentProxy, whose: str
         wait_until(lambda: stored(own) == 2, "the second one is handled", 20)
 
 
+@proves("a silent connection stops nobody")
 @pytest.mark.usefixtures("impatient")
 def test_a_queue_goes_on(db: ContractDatabase, proxy: SilentProxy) -> None:
     own = db.connect()
@@ -151,6 +156,7 @@ def test_a_handlers_call_may_take_longer(db: ContractDatabase) -> None:
     assert QueueConsumer(db.url, "mails", handler=handle).run_until_idle() == 1
 
 
+@proves("a silent connection stops nobody")
 @pytest.mark.usefixtures("impatient")
 def test_a_sequencer_goes_on(db: ContractDatabase, proxy: SilentProxy) -> None:
     """Its loop ends with an error that its supervisor takes for a passing one."""
@@ -228,6 +234,7 @@ def _is_let_go(db: ContractDatabase, proxy: SilentProxy, monkeypatch: pytest.Mon
     return any(ended)
 
 
+@proves("a silent connection stops nobody")
 def test_the_lease_of_a_loop_that_waits_ends(
     db: ContractDatabase, proxy: SilentProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +242,7 @@ def test_the_lease_of_a_loop_that_waits_ends(
     assert _is_let_go(db, proxy, monkeypatch)
 
 
+@proves("a silent connection stops nobody", guard="the look at an idle connection")
 @pytest.mark.long_on("mysql")
 def test_without_the_look_it_is_kept_for_ever(
     db: ContractDatabase, proxy: SilentProxy, monkeypatch: pytest.MonkeyPatch

@@ -8,10 +8,12 @@ from penstock import database
 from penstock.database import address
 from penstock.errors import DatabaseUnavailable
 from tests.contract.databases import ContractDatabase
+from tests.kit.proof import proves
 
 SECRET = "s3cret"
 
 
+@proves("no secret is told")
 @pytest.mark.parametrize("part", ["user", "database"])
 def test_a_refused_login_tells_no_user_and_no_password(db: ContractDatabase, part: str) -> None:
     """Guard: address.without_secrets; the name of the database is told, with what to do."""

@@ -14,6 +14,7 @@ from penstock.subscriptions import stream
 from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_guards import NOT_FORWARD
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease
 
 Call = Callable[[Any, Membership, Lease], object]
@@ -48,6 +49,7 @@ def _state(db: ContractDatabase) -> list[Any]:
     return found
 
 
+@proves("S24")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_is_made_again_changes_nothing_more(db: ContractDatabase, name: str) -> None:
     """Guards: forward only; who is gone stays gone; what is there is not added."""
@@ -61,6 +63,7 @@ def test_a_call_that_is_made_again_changes_nothing_more(db: ContractDatabase, na
     assert _state(db) == once
 
 
+@proves("S24", guard="the comparison with the position")
 def test_without_the_comparison_a_commit_counts_twice(db: ContractDatabase) -> None:
     """Mutant: the second one is taken, too."""
     own = db.connect()

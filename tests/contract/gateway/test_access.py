@@ -9,6 +9,7 @@ import pytest
 
 from penstock import accounts
 from tests.contract.gateway.kit import Client, Gateway
+from tests.kit.proof import proves
 
 PATH = "/queues/orders"
 
@@ -18,6 +19,7 @@ def made(shop: Client) -> Client:
     return shop
 
 
+@proves("a signature counts", how="over HTTP")
 def test_a_signed_request_counts_once(shop: Client) -> None:
     made(shop)
     bare = replace(shop, key=None)
@@ -64,6 +66,7 @@ def test_a_revoked_key_ends_its_addresses_and_itself_at_once(
     assert shop("GET", PATH).status == 401
 
 
+@proves("D11 over HTTP")
 def test_a_key_has_levels_and_may_have_a_queue(gateway: Gateway, shop: Client) -> None:
     made(shop)
     limited = gateway.client(shop.account, levels="rp", queue="orders")
@@ -84,6 +87,7 @@ def test_wrong_credentials_are_401_without_a_body(shop: Client, authorization: s
     assert (reply.status, reply.body) == (401, b"")
 
 
+@proves("D11 over HTTP")
 def test_an_account_sees_nothing_of_another(gateway: Gateway, shop: Client, bank: Client) -> None:
     made(shop)("POST", f"{PATH}/messages", b"secret")
     gateway.sequence()

@@ -14,6 +14,7 @@ from penstock import accounts
 from tests.contract.gateway.kit import MASTERS, Client, Gateway, Reply, send
 from tests.contract.gateway.page_kit import KEY, NASTY, Visitor, page_of, text_of as read
 from tests.contract.pages.blocks import text_of
+from tests.kit.proof import proves
 
 DOCS = "docs/reference/gateway.md"
 _numbers = itertools.count(1)
@@ -164,6 +165,7 @@ def test_what_is_wrong_with_a_call_is_told(gateway: Gateway, page: Visitor, name
     ).status == 400  # fmt: skip
 
 
+@proves("the page of the gateway")
 def test_only_the_key_makes_calls_and_only_where_the_page_writes(
     gateway: Gateway, page: Visitor, name: str
 ) -> None:

@@ -14,6 +14,7 @@ from penstock.subscriptions import dead_letters, letter_tasks, queue
 from penstock.upkeep.sweeping import sweep
 from tests.contract.gateway.kit import Gateway
 from tests.contract.gateway.page_kit import NASTY, Visitor, page_of, text_of
+from tests.kit.proof import proves
 
 _numbers = itertools.count(1)
 
@@ -102,6 +103,7 @@ def test_a_task_is_cancelled_on_the_page(gateway: Gateway, page: Visitor, name: 
     assert sweep(gateway.owner).task_letters == 0 and len(ids(gateway, name)) == 3
 
 
+@proves("the page of the gateway")
 def test_a_payload_is_shown_to_those_who_are_recorded(
     gateway: Gateway, page: Visitor, name: str
 ) -> None:

@@ -19,6 +19,7 @@ from penstock import log, subscriptions
 from penstock.subscriptions import queue, stream
 from tests.contract.gateway.kit import Gateway, send
 from tests.contract.gateway.page_kit import KEY, NASTY, Visitor, page_of, served, text_of
+from tests.kit.proof import proves
 
 _numbers = itertools.count(1)
 
@@ -49,6 +50,7 @@ def looked(gateway: Gateway) -> Looked:
     return Looked(name, f"stream{number}", f"queue{number}")
 
 
+@proves("the page of the gateway")
 def test_without_a_key_all_but_health_is_closed(gateway: Gateway) -> None:
     with page_of(gateway.db.url, key=None) as page:
         for path in ("/", "/sign-in", "/style.css", "/consumers"):
@@ -113,6 +115,7 @@ def test_topics_queues_and_findings_are_on_the_first_page(page: Visitor, looked:
     assert " UTC" in found
 
 
+@proves("the page of the gateway")
 def test_what_is_in_the_database_is_never_markup(page: Visitor, looked: Looked) -> None:
     for path, given in (
         ("/peek", {"topic": looked.topic}),
@@ -166,6 +169,7 @@ def test_pause_and_resume_tell_who_and_why(gateway: Gateway, page: Visitor, look
     assert page.post("/pause", name="nobody", reason="x").status == 409
 
 
+@proves("the page of the gateway")
 def test_a_form_of_another_session_changes_nothing(
     gateway: Gateway, page: Visitor, looked: Looked
 ) -> None:
@@ -185,6 +189,7 @@ def test_a_form_of_another_session_changes_nothing(
     assert subscriptions.describe_subscription(gateway.owner, looked.stream).paused_at is None
 
 
+@proves("the page of the gateway")
 def test_the_page_only_reads_unless_told_otherwise(gateway: Gateway, looked: Looked) -> None:
     with page_of(gateway.db.url, writes=False) as page:
         assert page.post("/pause", name=looked.stream, reason="x").status == 403
@@ -281,6 +286,7 @@ def test_the_rate_of_a_topic_is_that_between_two_looks(
     )
 
 
+@proves("the page of the gateway", guard="the token")
 def test_without_the_token_any_form_would_act(
     gateway: Gateway, page: Visitor, looked: Looked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +295,7 @@ def test_without_the_token_any_form_would_act(
     assert subscriptions.describe_subscription(gateway.owner, looked.stream).paused_at is not None
 
 
+@proves("the page of the gateway", guard="escaping")
 def test_without_escaping_a_type_would_be_markup(
     gateway: Gateway, looked: Looked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +306,7 @@ def test_without_escaping_a_type_would_be_markup(
         assert b"<script" in page.get("/peek", topic=looked.topic).body
 
 
+@proves("the page of the gateway", guard="the count of wrong keys")
 def test_without_the_count_the_key_could_be_tried_for_ever(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from penstock.http.calls import NewMessage
 from penstock.subscriptions import queue
 from tests.contract.gateway.client_kit import client_of, road_to
 from tests.contract.gateway.kit import Client, Gateway
+from tests.kit.proof import proves
 
 
 @pytest.fixture(
@@ -104,10 +105,12 @@ def test_what_is_published_is_fetched_as_it_was(
     assert [each.high_watermark for each in client.partitions("orders/eu")] == [6, 0]
 
 
+@proves("a resend over HTTP doubles nothing")
 def test_a_lost_answer_makes_no_second_event(gateway: Gateway, shop: Client, kind: str) -> None:
     assert published_over_a_bad_road(gateway, shop, kind, 2) == 2
 
 
+@proves("a resend over HTTP doubles nothing", guard="the dedup key")
 def test_without_a_key_of_its_own_it_makes_one(
     gateway: Gateway, shop: Client, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +138,7 @@ def published_over_a_bad_road(gateway: Gateway, shop: Client, kind: str, batch: 
         return len(client.fetch("orders", 0, 1, 10))
 
 
+@proves("a resend over HTTP doubles nothing")
 def test_a_call_that_cannot_be_sent_again_says_that_it_may_be_done(
     gateway: Gateway, shop: Client, kind: str
 ) -> None:

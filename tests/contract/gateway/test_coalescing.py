@@ -26,6 +26,7 @@ from penstock.records import Message
 from penstock.topics import names
 from tests.contract.gateway.kit import Client, Gateway
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 FAR = datetime.now(UTC) + timedelta(days=3_000)
 
@@ -89,6 +90,7 @@ def kinds(results: list[Any]) -> list[str]:
     return [type(each).__name__ for each in results]
 
 
+@proves("a publish over HTTP", guard="again only after a refusal")
 def test_bad_publishes_cost_no_transaction_each(batch: Batch) -> None:
     """Of missing topics, of no partition, too long: 301 cost what one does."""
     bad = [batch.message(topic=f"{batch.topic}-none"), batch.message(partition=7)]
@@ -128,6 +130,7 @@ def test_many_that_only_the_database_refuses_end_after_some_tries(
     assert batch.transactions == 2
 
 
+@proves("a publish over HTTP")
 def test_a_topic_under_pressure_stops_no_other(batch: Batch, gateway: Gateway) -> None:
     full = f"{batch.topic}-full"
     names.create_topic(gateway.owner, full, 1)

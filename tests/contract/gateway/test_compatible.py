@@ -11,6 +11,7 @@ import pytest
 
 from consumers.gateway.credentials.weak_signatures import address_base, request_base, signed
 from tests.contract.gateway.kit import Client, Gateway, Reply, gateway_of
+from tests.kit.proof import proves
 
 NEXT = "/queues/mails/messages/next"
 
@@ -69,6 +70,7 @@ def test_its_three_ways_are_taken(old: Client, shop: Client) -> None:
         assert reply.status == status
 
 
+@proves("a weak signature counts for listed keys only")
 def test_its_answers_are_exact(old: Client, shop: Client, bank: Client) -> None:
     secret = secret_of(shop)
     other = secret[:-1] + ("A" if secret[-1] != "A" else "E")
@@ -102,6 +104,7 @@ def test_its_answers_are_exact(old: Client, shop: Client, bank: Client) -> None:
     assert by_request(old, secret, "GET", NEXT, sent=other_query).status == 204
 
 
+@proves("a weak signature counts for listed keys only", guard="the list")
 def test_a_gateway_that_lists_no_key_takes_none_of_them(shop: Client) -> None:
     """The guard is the list: the same requests are good where it has the key."""
     assert shop("POST", "/queues", {"queueName": "mails"}).status == 201
@@ -115,6 +118,7 @@ def test_a_gateway_that_lists_no_key_takes_none_of_them(shop: Client) -> None:
     assert shop("GET", NEXT).status == 204
 
 
+@proves("a weak signature counts for listed keys only")
 def test_other_keys_of_the_account_are_not_meant(
     gateway: Gateway, old: Client, shop: Client
 ) -> None:

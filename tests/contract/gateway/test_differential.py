@@ -16,6 +16,7 @@ from tests.contract.gateway.differences import ELASTICMQ, MOTO
 from tests.contract.gateway.differential import all_calls
 from tests.contract.gateway.kit import Client
 from tests.contract.gateway.sqs_kit import sqs_of
+from tests.kit.proof import proves
 from tools.servers.elasticmq import ElasticServer
 
 pytestmark = [pytest.mark.usefixtures("sequencing"), pytest.mark.long_on("mysql", "mariadb")]
@@ -74,6 +75,7 @@ def both(shop: Client, endpoint: str) -> dict[str, Any]:
         return found(ours.result(), theirs.result())
 
 
+@proves("SQS clients")
 def test_it_differs_from_moto_as_the_table_says(shop: Client, moto: str) -> None:
     require(both(shop, moto), MOTO)
 

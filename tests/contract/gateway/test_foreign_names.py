@@ -19,6 +19,7 @@ from tests.contract.gateway.kit import Client, Gateway, Reply, gateway_of
 from tests.contract.gateway.sqs_kit import raw
 from tests.contract.gateway.test_levels import BODIES, QUERIES
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 #: As long as the foreign one.
 FOREIGN, MISSING = "bankone", "nonebut"
@@ -93,6 +94,7 @@ def shop(told: Gateway) -> Client:
     return made
 
 
+@proves("D11 over HTTP")
 def test_answers_and_log_lines_are_those_of_a_name_that_is_not_there(
     told: Gateway, shop: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -138,6 +140,7 @@ class Kept:
         return time.perf_counter() - begun
 
 
+@proves("D11 over HTTP")
 @pytest.mark.parametrize(
     ("pairs", "apart"), [(40, 0.5), pytest.param(1_000, 0.05, marks=pytest.mark.long)]
 )

@@ -14,6 +14,7 @@ from penstock import accounts
 from tests.contract.gateway.kit import Client, Gateway, Reply
 from tests.contract.gateway.sqs_kit import raw
 from tests.contract.gateway.test_levels import BODIES, QUERIES
+from tests.kit.proof import proves
 
 HANDLE = "MS4xLjAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAxLjAwMDAwMDAx"
 
@@ -51,6 +52,7 @@ def keys(gateway: Gateway, account: str) -> Iterator[tuple[str, Client]]:
         accounts.revoke_key(gateway.owner, account, client.key.key_id)
 
 
+@proves("D11 over HTTP")
 def test_a_key_of_one_level_may_make_its_calls_and_no_others(
     gateway: Gateway, shop: Client
 ) -> None:
@@ -67,6 +69,7 @@ def test_a_key_of_one_level_may_make_its_calls_and_no_others(
             assert reply.status < 500, (name, level, reply)
 
 
+@proves("D11 over HTTP")
 def test_with_a_good_key_the_queue_of_another_is_one_that_is_not_there(
     gateway: Gateway, shop: Client, bank: Client
 ) -> None:

@@ -16,6 +16,7 @@ from consumers.gateway.operations import Operation
 from consumers.gateway.queues import Receipts
 from consumers.gateway.topics import NewEvent
 from tests.contract.gateway.kit import Client, Reply
+from tests.kit.proof import proves
 
 RECEIPT = "1.1.00000000000000000000000000000001"
 #: What each call needs to be one that could succeed.
@@ -48,6 +49,7 @@ def call(client: Client, each: Operation, account: str | None = None) -> Reply:
     return client(each.method, path, BODIES.get(each.name, b""), account=account)
 
 
+@proves("D11 over HTTP")
 def test_each_call_needs_its_level_and_its_own_account(shop: Client, bank: Client) -> None:
     for each in OPERATIONS:
         for level in each.levels:

@@ -13,6 +13,7 @@ from consumers.gateway import pool
 from consumers.gateway.credentials.nonces import Nonces
 from penstock.accounts import acting
 from tests.contract.gateway.kit import Client, Gateway
+from tests.kit.proof import proves
 
 SESSIONS = {
     "postgres": "SELECT pid FROM pg_stat_activity WHERE usename = %(login)s",
@@ -50,6 +51,7 @@ def test_a_session_that_was_cut_while_idle_costs_no_call(gateway: Gateway, order
     assert texts(gateway, orders) == ["1", "2"]
 
 
+@proves("a publish over HTTP")
 def test_a_publish_of_unknown_outcome_is_503_and_is_not_sent_again(
     gateway: Gateway, orders: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +71,7 @@ def test_a_publish_of_unknown_outcome_is_503_and_is_not_sent_again(
     assert texts(gateway, orders) == ["1", "2"]
 
 
+@proves("a signature counts", guard="nonces")
 def test_without_its_nonce_a_signed_request_would_count_again(
     shop: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

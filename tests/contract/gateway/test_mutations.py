@@ -21,6 +21,7 @@ from consumers.gateway.sqs import handles
 from tests.contract.gateway.kit import Client, Reply, send
 from tests.contract.gateway.sqs_kit import received, sqs_of
 from tests.kit.mutations import mutated
+from tests.kit.proof import proves
 
 #: Each is for one way to call, of which there are five.
 EVERY = [60, pytest.param(2_000, marks=pytest.mark.long)]
@@ -45,6 +46,7 @@ def refused(known: list[Any], reply: Reply) -> bool:
     return known[-1][1] is None and 400 <= reply.status < 500
 
 
+@proves("a signature counts", how="over HTTP")
 @pytest.mark.parametrize("count", EVERY)
 def test_no_changed_key_is_taken(shop: Client, bank: Client, known: list[Any], count: int) -> None:
     chance = random.Random(count)
@@ -58,6 +60,7 @@ def test_no_changed_key_is_taken(shop: Client, bank: Client, known: list[Any], c
     assert known[-1] == (200, shop.account)
 
 
+@proves("a signature counts", how="over HTTP")
 @pytest.mark.parametrize("count", EVERY)
 def test_no_changed_signed_request_is_taken(
     shop: Client, bank: Client, known: list[Any], count: int
@@ -86,6 +89,7 @@ def test_no_changed_signed_request_is_taken(
     assert (reply.status, known[-1][1]) == (404, shop.account)
 
 
+@proves("a signature counts", how="over HTTP")
 @pytest.mark.parametrize("count", EVERY)
 def test_no_changed_signed_address_is_taken(
     shop: Client, bank: Client, known: list[Any], count: int
@@ -104,6 +108,7 @@ def test_no_changed_signed_address_is_taken(
     assert known[-1][1] == shop.account
 
 
+@proves("a signature counts", how="over HTTP")
 @pytest.mark.parametrize("count", EVERY)
 def test_no_changed_signature_of_aws_is_taken(
     shop: Client, bank: Client, known: list[Any], count: int
@@ -138,6 +143,7 @@ def _aws(client: Client, body: bytes) -> dict[str, str]:
     return dict(request.headers)
 
 
+@proves("a signature counts", how="over HTTP")
 @pytest.mark.parametrize("count", EVERY)
 @pytest.mark.usefixtures("sequencing")
 def test_no_changed_handle_or_receipt_is_taken(shop: Client, count: int) -> None:
@@ -183,6 +189,7 @@ def _tries(call: Any, **given: Any) -> None:
         assert 400 <= status < 500, error.response
 
 
+@proves("a signature counts", guard="the secret")
 def test_without_a_look_at_the_secret_a_changed_key_would_be_taken(
     shop: Client, known: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

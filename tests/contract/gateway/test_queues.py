@@ -12,6 +12,7 @@ import pytest
 from penstock.subscriptions import queue
 from tests.contract.gateway.kit import Client, Gateway
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 RECEIVE = "/queues/mails/receive"
 
@@ -94,6 +95,7 @@ def test_a_long_poll_ends_with_the_first_message_or_with_its_time(
     assert sorted(each["event"]["data"] for reply in replies for each in reply) == list("012")
 
 
+@proves("a caller that hung up")
 @pytest.mark.parametrize("more", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"])
 def test_a_poll_whose_caller_hung_up_takes_nothing(
     gateway: Gateway, mails: Client, more: bytes

@@ -16,6 +16,7 @@ from penstock import accounts, database
 from tests.contract.gateway.kit import Client, Gateway, Reply
 from tests.contract.gateway.sqs_kit import refused, sqs_of
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 QUEUE = "/queues/mails"
 
@@ -27,6 +28,7 @@ def mails(shop: Client) -> Client:
     return shop
 
 
+@proves("fair turns of the gateway")
 def test_who_has_used_its_quota_is_told_when_to_come_again(gateway: Gateway, mails: Client) -> None:
     """Over ten seconds; the other calls go on, and SQS clients learn it as they expect it."""
     accounts.set_quota(gateway.owner, mails.account, max_events=1)
@@ -59,6 +61,7 @@ def _polling(gateway: Gateway, client: Client) -> Iterator[None]:
     wait_until(lambda: gateway.worker.gauges()["gateway_polls"] == before, "it has hung up")
 
 
+@proves("fair turns of the gateway", guard="counting requests")
 def test_an_account_has_so_many_requests_at_a_time(
     gateway: Gateway, bank: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +120,7 @@ def _blocked(gateway: Gateway, client: Client, places: int) -> Iterator[list[Rep
     assert [each.status for each in replies] == [200] * 6
 
 
+@proves("fair turns of the gateway", guard="the last connection")
 def test_slow_calls_of_one_account_stop_no_other(
     gateway: Gateway, mails: Client, bank: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.gateway.kit import Client, Gateway, gateway_of
 from tests.contract.gateway.sqs_kit import sqs_of
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 MOST = 8_388_608
 LONG = b"x" * 1_000_000
@@ -63,6 +64,7 @@ def slow(client: Client, path: str) -> socket.socket:
 FETCH = "/topics/long/events?from=1&max_events=1000"
 
 
+@proves("memory of answers")
 def test_slow_callers_of_long_answers_keep_all_together_below_the_limit(
     narrow: Gateway, impatient: None
 ) -> None:
@@ -90,6 +92,7 @@ def test_slow_callers_of_long_answers_keep_all_together_below_the_limit(
     assert wide("GET", FETCH).status == 200
 
 
+@proves("memory of answers")
 @pytest.mark.parametrize("path", ["/topics/long/stream?from=earliest"])
 def test_what_is_long_is_read_in_parts_and_comes_whole(narrow: Gateway, path: str) -> None:
     wide, bytes_ = CLIENTS["wide"], answers(narrow)

@@ -22,6 +22,7 @@ from tests.contract.gateway.kit import Client
 from tests.contract.gateway.sqs_kit import sqs_of
 from tests.gateway import sdks
 from tests.gateway.sdks.all_calls import CallFailed, all_calls
+from tests.kit.proof import proves
 from tests.support import missing
 from tools import clients
 
@@ -67,6 +68,7 @@ def shown(client: Client) -> list[str]:
     return [f"http://127.0.0.1:{client.port}", client.key.key_id, client.key.secret]
 
 
+@proves("SQS clients")
 def test_every_operation_by_boto3(shop: Client) -> None:
     sqs = sqs_of(shop)
     assert set(sqs.meta.service_model.operation_names) == MISSING | OPERATIONS.keys()

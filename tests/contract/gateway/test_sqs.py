@@ -23,6 +23,7 @@ from tests.contract.gateway.kit import Client, Gateway
 from tests.contract.gateway.sqs_kit import raw, received, refused
 from tests.contract.pages.blocks import blocks_of
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 pytestmark = pytest.mark.usefixtures("sequencing")
 
@@ -99,6 +100,7 @@ def test_the_digest_of_attributes_is_that_of_aws() -> None:
     assert attributes_md5(given) == hashlib.md5(expected).hexdigest()
 
 
+@proves("a handle of SQS")
 def test_change_message_visibility_keeps_the_handle_and_zero_puts_back(sqs: Any, url: str) -> None:
     for number in range(3):
         sqs.send_message(QueueUrl=url, MessageBody=str(number))
@@ -118,6 +120,7 @@ def test_change_message_visibility_keeps_the_handle_and_zero_puts_back(sqs: Any,
     assert counts["ApproximateNumberOfMessagesNotVisible"] == "2"
 
 
+@proves("a handle of SQS")
 def test_a_handle_is_good_for_its_queue_only(sqs: Any, url: str) -> None:
     other = sqs.create_queue(QueueName="other")["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="x")
@@ -249,6 +252,7 @@ def test_a_poll_whose_caller_hung_up_takes_nothing(
     assert found["Attributes"] == {"ApproximateReceiveCount": "1"}
 
 
+@proves("a handle of SQS")
 @pytest.mark.parametrize("error", [DatabaseUnavailable("away"), BackPressure("full")])
 def test_a_receive_answers_no_error_and_a_send_says_when_to_come_again(
     sqs: Any, url: str, monkeypatch: pytest.MonkeyPatch, error: Exception

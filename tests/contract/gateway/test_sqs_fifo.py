@@ -11,6 +11,7 @@ import pytest
 from consumers.gateway.sqs import sequences
 from tests.contract.gateway.kit import Client, Gateway
 from tests.contract.gateway.sqs_kit import received, refused
+from tests.kit.proof import proves
 
 FIFO = {"FifoQueue": "true"}
 ALL: dict[str, Any] = {"AttributeNames": ["All"]}
@@ -32,6 +33,7 @@ def by_content(sqs: Any, name: str, **attributes: str) -> str:
     return str(sqs.create_queue(QueueName=name, Attributes=given)["QueueUrl"])
 
 
+@proves("a FIFO queue of SQS")
 @pytest.mark.usefixtures("sequencing")
 def test_a_group_comes_in_order_one_at_a_time(sqs: Any, fifo: str) -> None:
     sent = [
@@ -56,6 +58,7 @@ def test_a_group_comes_in_order_one_at_a_time(sqs: Any, fifo: str) -> None:
     assert order == {"a": ["a0", "a1", "a2"], "b": ["b0", "b1", "b2"]}
 
 
+@proves("a FIFO queue of SQS")
 @pytest.mark.usefixtures("sequencing")
 def test_a_repeated_send_answers_the_first_one_with_the_digest_of_what_came_now(
     sqs: Any, fifo: str

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from penstock.subscriptions import queue
 from tests.contract.gateway.kit import Gateway
 from tests.contract.gateway.sqs_kit import refused
+from tests.kit.proof import proves
 
 _numbers = itertools.count(1)
 _COUNTS = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
@@ -130,6 +131,7 @@ class OneQueue(RuleBasedStateMachine):
             self.sqs.delete_message(QueueUrl=self.url, ReceiptHandle=handle)
 
 
+@proves("a queue of SQS against a model")
 @pytest.mark.parametrize(
     ("examples", "steps"), [(5, 12), pytest.param(100, 40, marks=pytest.mark.long)]
 )
@@ -139,6 +141,7 @@ def test_a_queue_does_what_its_model_does(
     run(gateway, sqs, examples, steps)
 
 
+@proves("a queue of SQS against a model", guard="the handle is kept")
 def test_a_door_that_does_not_keep_handles_is_noticed(
     gateway: Gateway, sqs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

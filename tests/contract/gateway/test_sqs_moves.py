@@ -11,6 +11,7 @@ from penstock.subscriptions import forwarding, letter_moves
 from penstock.upkeep.sweeping import sweep
 from tests.contract.gateway.kit import Client, Gateway
 from tests.contract.gateway.sqs_kit import received, refused, sqs_of
+from tests.kit.proof import proves
 
 pytestmark = pytest.mark.usefixtures("sequencing")
 
@@ -50,6 +51,7 @@ def queues(sqs: Any, url: str, shop: Client) -> Queues:
     return Queues(sqs, url, shop)
 
 
+@proves("a move of letters")
 def test_a_task_takes_letters_back_to_their_queue_alone(
     queues: Queues, gateway: Gateway, sqs: Any, url: str
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_message_without_a_source_ends_the_task_after_those_before_it(
     assert [each["Body"] for each in received(sqs, queues.dead)] == ["sent here"]
 
 
+@proves("a move of letters")
 def test_a_sweep_that_dies_in_the_middle_leaves_all_for_the_next(
     queues: Queues, gateway: Gateway, sqs: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +151,7 @@ def test_who_may_and_what_is_refused(queues: Queues, sqs: Any, shop: Client, ban
     assert sqs.cancel_message_move_task(TaskHandle=handle)["ApproximateNumberOfMessagesMoved"] == 0
 
 
+@proves("a move of letters", guard="may_forward")
 def test_a_right_that_was_taken_away_ends_the_move(
     queues: Queues, gateway: Gateway, sqs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

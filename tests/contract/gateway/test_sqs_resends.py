@@ -15,6 +15,7 @@ from botocore.exceptions import ConnectionClosedError
 from consumers.gateway import publishing
 from tests.contract.gateway.kit import Client, Gateway, Reply
 from tests.contract.gateway.sqs_kit import raw, received
+from tests.kit.proof import proves
 
 pytestmark = pytest.mark.usefixtures("sequencing")
 
@@ -31,6 +32,7 @@ def ids(*replies: Reply) -> set[str]:
     return {each.json()["MessageId"] for each in replies}
 
 
+@proves("a resend of SQS")
 def test_boto3_sends_again_after_a_lost_answer_and_there_is_one_message(
     shop: Client, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +94,7 @@ def test_attempts_of_one_call_are_one_message_and_all_else_are_others(
     assert ids(sent(shop, url, **ATTEMPT)) != ids(first)
 
 
+@proves("a resend of SQS")
 def test_a_resend_while_the_first_is_open_comes_again_and_gets_its_id(
     shop: Client, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from consumers.gateway.streams import StreamListener
 from consumers.gateway.tails import KeptEvent, Ring, TopicTail
 from penstock import accounts
 from tests.contract.gateway.kit import Client, Gateway
+from tests.kit.proof import proves
 
 STREAM = "/topics/orders/stream"
 
@@ -66,6 +67,7 @@ def numbers(found: list[tuple[str, Any]]) -> list[int]:
     return sorted(int(event["data"]) for _, event in found)
 
 
+@proves("a stream over HTTP")
 def test_listeners_get_each_event_once_in_order_and_go_on_where_they_ended(
     gateway: Gateway, orders: Client
 ) -> None:
@@ -87,6 +89,7 @@ def test_listeners_get_each_event_once_in_order_and_go_on_where_they_ended(
             assert rest == sorted({*range(30)} - {*range(5)} - {*numbers(found[:10])})
 
 
+@proves("a stream over HTTP")
 def test_a_listener_that_falls_out_of_the_ring_misses_nothing(
     gateway: Gateway, orders: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from penstock.subscriptions import stream
 from tests.consumers.process import PENSTOCK, Daemon, until
 from tests.contract.gateway.kit import Client, Gateway, gateway_of
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 
 STREAM = "/subscriptions/billing/stream"
 COMMITS = "/subscriptions/billing/commits"
@@ -118,6 +119,7 @@ def done(client: Client) -> int:
     return sum(each["position"] for each in found)
 
 
+@proves("a subscription over HTTP")
 def test_what_is_committed_comes_never_again_and_all_else_does(
     gateway: Gateway, billing: Client
 ) -> None:
@@ -140,6 +142,7 @@ def test_what_is_committed_comes_never_again_and_all_else_does(
     assert done(billing) == 15
 
 
+@proves("a subscription over HTTP")
 def test_two_listeners_share_the_partitions(gateway: Gateway, billing: Client) -> None:
     with gateway.sequencing(), listening(billing) as one, listening(billing) as other:
         publish(billing, 0, 40)
@@ -157,6 +160,7 @@ def test_two_listeners_share_the_partitions(gateway: Gateway, billing: Client) -
             assert sorted({*sequences}) == [*range(1, max(sequences) + 1)]
 
 
+@proves("a subscription over HTTP")
 def test_who_commits_nothing_loses_what_it_holds(gateway: Gateway, billing: Client) -> None:
     publish(billing, 0, 3, key="a")
     with gateway.sequencing(), listening(billing, "?commit_seconds=0.5") as hung:
@@ -170,6 +174,7 @@ def test_who_commits_nothing_loses_what_it_holds(gateway: Gateway, billing: Clie
             assert commit(billing, *after) == 204
 
 
+@proves("a subscription over HTTP")
 def test_so_many_lack_a_commit_and_no_more_and_another_process_may_commit(
     gateway: Gateway, billing: Client
 ) -> None:
@@ -185,6 +190,7 @@ def test_so_many_lack_a_commit_and_no_more_and_another_process_may_commit(
         assert done(billing) == 9
 
 
+@proves("a subscription over HTTP")
 def test_a_seek_takes_the_lease_and_the_listener_is_told(gateway: Gateway, billing: Client) -> None:
     publish(billing, 0, 3, key="a")
     gateway.sequence()
@@ -199,6 +205,7 @@ def test_a_seek_takes_the_lease_and_the_listener_is_told(gateway: Gateway, billi
         assert commit(billing, after[-1]) == 204
 
 
+@proves("a subscription over HTTP", guard="the lease_epoch of the event")
 def test_without_the_epoch_of_the_event_an_old_commit_is_taken(
     gateway: Gateway, billing: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +227,7 @@ def test_without_the_epoch_of_the_event_an_old_commit_is_taken(
         assert commit(billing, before[-1]) == 204
 
 
+@proves("a subscription over HTTP")
 def test_a_killed_process_is_replaced_when_its_leases_end(
     gateway: Gateway, billing: Client, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from consumers.gateway.cloudevents import BATCH, STRUCTURED
 from penstock.subscriptions import stream
 from tests.contract.gateway.kit import Client, Gateway, Reply
+from tests.kit.proof import proves
 
 EVENTS = "/topics/orders/eu/events"
 
@@ -153,6 +154,7 @@ def test_fetch_goes_by_sequence_and_by_position(gateway: Gateway, orders: Client
         assert orders("GET", f"{EVENTS}?{query}").status == 400, query
 
 
+@proves("a publish over HTTP")
 def test_publishes_of_many_callers_go_together_and_a_bad_one_fails_alone(
     gateway: Gateway, orders: Client, bank: Client
 ) -> None:

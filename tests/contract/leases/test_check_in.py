@@ -31,6 +31,7 @@ from tests.contract.stream_kit import (
     without,
 )
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, holders, member_with_lease
 
 SHAPES = [(1, 1), (5, 16), (10, 3), (10, 4), (64, 5)]
@@ -69,6 +70,8 @@ def _counts(connection: Any, members: list[Membership]) -> list[int]:
     return sorted(held.count(member.consumer) for member in members)
 
 
+@proves("L3, L4 by weight")
+@proves("L3, L4")
 @pytest.mark.parametrize(("partitions", "consumers"), SHAPES)
 def test_all_are_held_after_two_rounds_evenly_and_then_nothing_moves(
     db: ContractDatabase, partitions: int, consumers: int
@@ -87,6 +90,8 @@ def test_all_are_held_after_two_rounds_evenly_and_then_nothing_moves(
     assert _counts(own, members) == counts
 
 
+@proves("L3, L4 by weight", guard="remainders")
+@proves("L3, L4", guard="largest remainders")
 def test_without_the_remainders_partitions_are_starved(db: ContractDatabase) -> None:
     """Mutant: whole shares only."""
     without(db, WHOLE_SHARES)
@@ -96,6 +101,7 @@ def test_without_the_remainders_partitions_are_starved(db: ContractDatabase) -> 
     assert len(holders(own)) < 10
 
 
+@proves("L3, L4 by weight", guard="ties by id")
 def test_with_ties_at_random_leases_wander(db: ContractDatabase) -> None:
     """Mutant: the remainders go to whom chance chooses."""
     without(db, TIES_BY_CHANCE)

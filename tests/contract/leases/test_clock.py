@@ -13,6 +13,7 @@ from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, pass_time, without
 from tests.kit.log import drain
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease, more
 
 HOUR = 3600
@@ -50,12 +51,14 @@ def _taken_over(db: ContractDatabase, own: Any, by: str) -> bool:
     return len(stream.check_in(own, successor)) == 1
 
 
+@proves("D8, and queues, after the clock was set back")
 @pytest.mark.parametrize("by", ["a check-in", "the sweep"])
 def test_a_dead_consumer_is_replaced_within_its_lease(db: ContractDatabase, by: str) -> None:
     """Guard: mend_deadlines; its time begins anew when somebody looks."""
     assert _taken_over(db, db.connect(), by)
 
 
+@proves("D8, and queues, after the clock was set back", guard="mend_deadlines")
 def test_without_that_it_holds_for_the_hour(db: ContractDatabase) -> None:
     """Mutant."""
     without(db, ANY_DEADLINE)
@@ -86,6 +89,7 @@ def test_a_live_consumer_keeps_its_lease(db: ContractDatabase) -> None:
     assert [each.lease_epoch for each in stream.held_leases(own, member)] == [lease.lease_epoch]
 
 
+@proves("D8, and queues, after the clock was set back")
 def test_a_lease_that_has_to_be_released_is_freed(db: ContractDatabase) -> None:
     own = db.connect()
     filled(own)
@@ -112,11 +116,13 @@ def _found_new(db: ContractDatabase, own: Any) -> int:
     return len(stream.check_in(own, member, fresh=False))
 
 
+@proves("D8, and queues, after the clock was set back")
 def test_a_survey_that_lies_ahead_is_made_anew(db: ContractDatabase) -> None:
     """Else nobody would find new events in a partition that had none."""
     assert _found_new(db, db.connect()) == 1
 
 
+@proves("D8, and queues, after the clock was set back", guard="made_at")
 def test_without_that_new_events_wait(db: ContractDatabase) -> None:
     """Mutant."""
     without(db, ANY_SURVEY)
@@ -128,6 +134,7 @@ def _check_in_after(own: Any, member: Membership) -> float:
     return beat.check_in_seconds
 
 
+@proves("D8, and queues, after the clock was set back")
 def test_check_ins_go_on(db: ContractDatabase) -> None:
     """The next one, and the turn of those that are called."""
     own = db.connect()
@@ -141,6 +148,7 @@ def test_check_ins_go_on(db: ContractDatabase) -> None:
     assert _check_in_after(own, member) == 0
 
 
+@proves("D8, and queues, after the clock was set back")
 def test_a_backfill_of_a_lost_run_is_claimed(db: ContractDatabase) -> None:
     """And one that waits for its next attempt: an hour is the longest pause, a day the lease."""
     own = db.connect()

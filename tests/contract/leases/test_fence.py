@@ -35,6 +35,7 @@ from tests.contract.stream_guards import (
 )
 from tests.contract.stream_kit import dialect, end_lease, taken_over, without
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
@@ -73,6 +74,7 @@ def test_without_the_epoch_the_stale_commit_is_accepted(db: ContractDatabase) ->
     assert _old_epoch(db) == 5
 
 
+@proves("F3")
 def test_a_commit_after_the_take_over_is_rejected(db: ContractDatabase) -> None:
     """Guard: the fence. The database counts the refusal although it rolls back."""
     own = db.connect()
@@ -185,6 +187,7 @@ def _paused_past_its_lease(db: ContractDatabase, paused: object) -> Membership:
     return stream.join(own, SUBSCRIPTION, "successor")
 
 
+@proves("L1, D8")
 def test_the_server_ends_a_transaction_that_outlives_its_lease(db: ContractDatabase) -> None:
     """Guard: the time limit that the fence sets, shorter than what is left of the lease."""
     own = db.connect()
@@ -197,6 +200,7 @@ def test_the_server_ends_a_transaction_that_outlives_its_lease(db: ContractDatab
     assert holders(own) == {0: "successor"}
 
 
+@proves("L1, D8", guard="time limits of the server")
 @pytest.mark.long_on("mariadb")
 def test_without_the_limit_it_blocks_its_successor(db: ContractDatabase) -> None:
     """Mutant: no limit. More than the lease time later the lease is still held."""
@@ -348,6 +352,7 @@ def test_rolled_back_the_position_is_gone(db: ContractDatabase) -> None:
     assert stored(own) == 2
 
 
+@proves("F24")
 def test_a_seek_raises_the_epoch_and_takes_the_lease(db: ContractDatabase) -> None:
     """Guard: seek moves the fence."""
     own = db.connect()

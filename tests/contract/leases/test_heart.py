@@ -20,6 +20,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction
 from tests.contract.stream_kit import end_lease
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import (
     SUBSCRIPTION,
     filled,
@@ -65,6 +66,7 @@ def _joined_in_its_place(db: ContractDatabase, own: Any, consumer: str) -> strea
     raise AssertionError(f"{consumer} was alive each time")
 
 
+@proves("leases side by side")
 @pytest.mark.long_on("mysql")
 def test_a_duplicate_session_disturbs_no_other(db: ContractDatabase) -> None:
     """Guard: a heartbeat answers for each, and a failed check-in counts for its own consumer."""
@@ -85,6 +87,7 @@ def test_a_duplicate_session_disturbs_no_other(db: ContractDatabase) -> None:
         wait_until(lambda: lost.joins == 2 and lost.leases(), "a is back")
 
 
+@proves("leases side by side")
 def test_a_check_in_that_waits_delays_no_heartbeat(db: ContractDatabase) -> None:
     """Guard: connections of their own. Else all leases of the process would end meanwhile."""
     own = db.connect()

@@ -16,6 +16,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction
 from tests.contract.stream_kit import Guard, check_in_rounds, end_lease, join, without
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, holders, member_with_lease, more
 
 pytestmark = pytest.mark.mariadb_differs("limits of transactions are each server's own")
@@ -96,6 +97,7 @@ def _mixed(db: ContractDatabase) -> tuple[Any, list[Membership]]:
     return own, [nowhere, stranger, dead, alive, twice]
 
 
+@proves("leases side by side")
 def test_one_that_is_gone_disturbs_no_other(db: ContractDatabase) -> None:
     """Guard: an answer for each, in the order of the call, and no error."""
     own, members = _mixed(db)
@@ -104,6 +106,7 @@ def test_one_that_is_gone_disturbs_no_other(db: ContractDatabase) -> None:
     assert _standings(own, []) == []
 
 
+@proves("leases side by side", guard="the session")
 def test_without_the_session_another_run_is_kept_alive(db: ContractDatabase) -> None:
     """Mutant: a heartbeat of the same id counts, whoever runs under it."""
     own, members = _mixed(db)
@@ -133,6 +136,7 @@ def test_arrays_of_different_lengths_are_refused(db: ContractDatabase) -> None:
         database.call(own, "heartbeats", subscriptions=["a"], consumers=[], sessions=[])
 
 
+@proves("leases side by side")
 def test_a_row_that_somebody_holds_delays_no_other(db: ContractDatabase) -> None:
     """Guard: SKIP LOCKED. One's open transaction would let all leases of its process end."""
     own = db.connect()
@@ -144,6 +148,7 @@ def test_a_row_that_somebody_holds_delays_no_other(db: ContractDatabase) -> None
     assert _standings(own, members) == ["member"] * 3
 
 
+@proves("leases side by side", guard="SKIP LOCKED")
 def test_without_that_the_heartbeat_waits(db: ContractDatabase) -> None:
     """Mutant: the row is waited for."""
     without(db, WAITS_FOR_A_ROW)
@@ -162,6 +167,7 @@ def test_without_that_the_heartbeat_waits(db: ContractDatabase) -> None:
             stream.heartbeats(own, members)
 
 
+@proves("the pace of check-ins")
 def test_the_next_check_in_is_a_heartbeat_or_the_pace_away(db: ContractDatabase) -> None:
     """B-F37: however many consumers there are, they make target_qps check-ins a second."""
     own = db.connect()
@@ -191,6 +197,7 @@ def _called(db: ContractDatabase) -> list[bool]:
     return _due(stream.heartbeats(own, members))
 
 
+@proves("the pace of check-ins")
 def test_who_is_concerned_is_called(db: ContractDatabase) -> None:
     """Guard: a check-in that finds surplus elsewhere calls for it; all get their share."""
     assert _called(db) == [True, True, True, True, False]
@@ -198,6 +205,7 @@ def test_who_is_concerned_is_called(db: ContractDatabase) -> None:
     assert database.execute(own, "SELECT COUNT(*) FROM penstock.consumers WHERE called") == [(4,)]
 
 
+@proves("the pace of check-ins", guard="calls")
 def test_without_calls_a_newcomer_waits_for_the_others_turns(db: ContractDatabase) -> None:
     """Mutant: nobody is called."""
     without(db, NOBODY_IS_CALLED)
@@ -234,6 +242,7 @@ def _turns(db: ContractDatabase, count: int = 12) -> list[float]:
     return sorted(beat.check_in_seconds for beat in stream.heartbeats(own, members))
 
 
+@proves("the pace of check-ins")
 def test_those_who_are_called_come_one_behind_the_other(db: ContractDatabase) -> None:
     """Guard: target_qps at once, then as many a second, whatever was called before."""
     turns = _turns(db)
@@ -242,6 +251,7 @@ def test_those_who_are_called_come_one_behind_the_other(db: ContractDatabase) ->
     assert turns[-1] > 0.5
 
 
+@proves("the pace of check-ins", guard="turns")
 def test_without_turns_all_come_at_once(db: ContractDatabase) -> None:
     """Mutant: everybody is called for now."""
     without(db, ALL_AT_ONCE)
@@ -262,6 +272,7 @@ def _beside_the_called(db: ContractDatabase) -> list[float]:
     return [beat.check_in_seconds for beat in stream.heartbeats(own, members)]
 
 
+@proves("the pace of check-ins")
 def test_the_others_put_their_check_ins_off(db: ContractDatabase) -> None:
     """Guard: the sum of both stays at target_qps."""
     called, *others = _beside_the_called(db)
@@ -269,6 +280,7 @@ def test_the_others_put_their_check_ins_off(db: ContractDatabase) -> None:
     assert min(others) > 20
 
 
+@proves("the pace of check-ins", guard="putting off")
 def test_without_that_both_come(db: ContractDatabase) -> None:
     """Mutant: a turn of one's own is kept."""
     without(db, NOTHING_IS_PUT_OFF)
@@ -287,22 +299,26 @@ def _active_later(db: ContractDatabase, *, fresh: bool) -> dict[int, str]:
     return holders(own)
 
 
+@proves("a fresh check-in")
 def test_a_check_in_that_asks_sees_what_became_active(db: ContractDatabase) -> None:
     """Guard: fresh. Without being asked, a survey is shared for refresh_seconds."""
     assert _active_later(db, fresh=True) == {0: "c000", 1: "c000"}
 
 
+@proves("a fresh check-in")
 def test_a_survey_is_shared(db: ContractDatabase) -> None:
     """Guard: made_at."""
     assert _active_later(db, fresh=False) == {}
 
 
+@proves("a fresh check-in", guard="fresh")
 def test_without_asking_nothing_is_found(db: ContractDatabase) -> None:
     """Mutant: nobody may ask."""
     without(db, NEVER_FRESH)
     assert _active_later(db, fresh=True) == {}
 
 
+@proves("a fresh check-in", guard="made_at")
 def test_without_sharing_each_check_in_looks(db: ContractDatabase) -> None:
     """Mutant: made_at is not looked at."""
     without(db, EACH_LOOKS)

@@ -10,6 +10,7 @@ from penstock import database
 from penstock.database.mysql.opening import is_mariadb
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, filled, member_with_lease
 
 
@@ -40,11 +41,13 @@ def _check_in_beside_an_idle_one(db: ContractDatabase, *, limited: bool) -> None
     stream.check_in(other, beside)
 
 
+@proves("L1, D8 without Penstock's Python")
 def test_with_the_limit_others_check_in(db: ContractDatabase) -> None:
     """D8 for programs of SQL alone. Guard: the limit of docs/reference/sql.md."""
     _check_in_beside_an_idle_one(db, limited=True)
 
 
+@proves("L1, D8 without Penstock's Python", guard="the limit of its session")
 @pytest.mark.long_on("mysql")
 def test_without_it_nobody_does(db: ContractDatabase) -> None:
     """Mutant: a session without the limit."""

@@ -21,6 +21,7 @@ from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, acquired, check_in_rounds, join, without
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, holders
 
 #: Steps of the property test, threads and seconds of the storm.
@@ -72,6 +73,7 @@ def _quotas(weights: dict[str, float], partitions: int) -> dict[str, int]:
     return quotas
 
 
+@proves("L3, L4 by weight")
 @pytest.mark.parametrize("steps", [EVERYDAY, pytest.param(FULL, marks=pytest.mark.long)])
 def test_random_weights_joins_and_leaves(db: ContractDatabase, steps: int) -> None:
     """Guards: quotas, release of the surplus, acquisition. Seeded; weights whose sums are exact."""
@@ -195,6 +197,7 @@ def _bad(rows: Iterable[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
             present = None
 
 
+@proves("S9 with many at once")
 @pytest.mark.parametrize(
     ("threads", "seconds"), [FEW_AT_ONCE, pytest.param(*MANY_AT_ONCE, marks=pytest.mark.long)]
 )
@@ -205,6 +208,7 @@ def test_check_ins_at_once(db: ContractDatabase, threads: int, seconds: float) -
     assert _overlaps(db) == []
 
 
+@proves("S9 with many at once", guard="lease_epoch")
 def test_an_epoch_that_stays_is_seen(db: ContractDatabase) -> None:
     """Mutant: an acquisition does not raise lease_epoch."""
     without(db, EPOCH_STAYS)
@@ -216,6 +220,7 @@ def test_an_epoch_that_stays_is_seen(db: ContractDatabase) -> None:
     assert _overlaps(db)
 
 
+@proves("S9 with many at once", guard="AVAILABLE")
 def test_live_leases_that_are_taken_are_seen(db: ContractDatabase) -> None:
     """Mutant: acquire takes any lease, free or not."""
     for guard in ANY_LEASE_IS_FREE["postgres" if db.engine == "postgres" else "mysql"]:

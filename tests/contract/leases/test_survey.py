@@ -10,6 +10,7 @@ from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, check_in_rounds, end_lease, join, pass_time, without
 from tests.kit.log import topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, holders, more
 
 PARTITIONS = 8
@@ -61,11 +62,13 @@ def _asked(db: ContractDatabase, seconds: float) -> int:
     return sum(lease.state == "RELEASING" for lease in held)
 
 
+@proves("active and cold partitions")
 def test_what_went_cold_is_found_within_ten_seconds(db: ContractDatabase) -> None:
     """Guard: the share of the circle that has passed since the last survey."""
     assert _asked(db, 10) == PARTITIONS
 
 
+@proves("active and cold partitions", guard="what is looked at")
 def test_without_it_a_cold_partition_is_held_for_ever(db: ContractDatabase) -> None:
     """Mutant: what was active is not looked at again."""
     without(db, NOTHING_AGAIN)
@@ -86,11 +89,13 @@ def _active_again(db: ContractDatabase) -> int:
     return int(found)
 
 
+@proves("active and cold partitions")
 def test_what_became_active_is_found_by_the_next_survey(db: ContractDatabase) -> None:
     """Guard: all that was not active is looked at, whatever part of the circle has its turn."""
     assert _active_again(db) == PARTITIONS
 
 
+@proves("active and cold partitions", guard="what is looked at")
 def test_without_it_some_wait_for_their_turn(db: ContractDatabase) -> None:
     """Mutant: a part of all, as of those that were active."""
     without(db, ONLY_A_PART)
@@ -114,11 +119,13 @@ def _held_after_a_death(db: ContractDatabase) -> int:
     return len(holders(own))
 
 
+@proves("D8 between two surveys")
 def test_a_death_is_a_survey(db: ContractDatabase) -> None:
     """D8. Guard: who collects somebody looks anew, however young the last survey is."""
     assert _held_after_a_death(db) == PARTITIONS
 
 
+@proves("D8 between two surveys", guard="the count of the dead")
 def test_without_it_the_dead_wait_for_the_next_survey(db: ContractDatabase) -> None:
     """Mutant."""
     without(db, DEATH_CAN_WAIT)
@@ -132,17 +139,20 @@ def _called_by_a_newcomer(db: ContractDatabase) -> list[bool]:
     return [beat.check_in_seconds == 0 for beat in stream.heartbeats(own, members)]
 
 
+@proves("D8 between two surveys")
 def test_who_joined_since_the_survey_calls_the_others(db: ContractDatabase) -> None:
     """Guard: the time of the survey; of a newcomer it says nothing."""
     assert _called_by_a_newcomer(db) == [True, True]
 
 
+@proves("D8 between two surveys", guard="the time of the survey")
 def test_without_it_a_newcomer_waits_for_the_next_survey(db: ContractDatabase) -> None:
     """Mutant: nothing is said of him, so nothing has to be done."""
     without(db, NEWCOMERS_FOLLOW)
     assert _called_by_a_newcomer(db) == [False, False]
 
 
+@proves("D8 between two surveys")
 def test_a_newcomer_gets_his_share_between_two_surveys(db: ContractDatabase) -> None:
     """Guard: the quotas that are written down; each who is called follows his own."""
     own, members = _long_shared(db, 2)

@@ -34,6 +34,7 @@ from tests.contract.stream_kit import (
     without,
 )
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, more
 
 A, B, C = "tests/a", "tests/b", "tests/c"
@@ -75,6 +76,7 @@ def _joined(own: Any) -> list[Membership]:
     ]
 
 
+@proves("a list of topics")
 def test_all_is_held_and_nobody_holds_what_he_did_not_ask_for(db: ContractDatabase) -> None:
     """Guard: groups of topics that the same consumers take; then nothing moves."""
     own = db.connect()
@@ -94,6 +96,7 @@ def test_all_is_held_and_nobody_holds_what_he_did_not_ask_for(db: ContractDataba
     }  # fmt: skip
 
 
+@proves("a list of topics")
 def test_what_a_leaver_held_goes_to_who_may_hold_it(db: ContractDatabase) -> None:
     """And what nobody asks for is left until somebody does."""
     own = db.connect()
@@ -117,6 +120,7 @@ def test_what_a_leaver_held_goes_to_who_may_hold_it(db: ContractDatabase) -> Non
     assert count(db, "consumer_topics") == 0
 
 
+@proves("a list of topics")
 def test_whatever_they_ask_for_is_shared_out(db: ContractDatabase) -> None:
     """Seeded lists, weights, joins and leaves: all that somebody takes is held by who takes it."""
     chance = random.Random(5)
@@ -154,6 +158,7 @@ def test_a_topic_that_is_added_is_not_in_the_list(db: ContractDatabase) -> None:
     assert _held(own) == {"only a": [A, A]}
 
 
+@proves("a list of topics", guard="topics in the acquisition, and in the quotas")
 @pytest.mark.parametrize("guard", [EVERYBODY_TAKES_ALL, SHARED_BY_ALL], ids=["taken", "shared"])
 def test_without_the_guards_it_is_not_so(db: ContractDatabase, guard: Guard) -> None:
     """Mutants: a consumer gets what it did not ask for, or its part of that is held by nobody."""

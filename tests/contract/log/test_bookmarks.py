@@ -27,6 +27,7 @@ from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.kit.log import topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, more
 
 SECOND = "tests/second"
@@ -152,6 +153,7 @@ def _lost(db: ContractDatabase) -> Any:
     return own
 
 
+@proves("the whole history, by time and by name")
 def test_after_a_restore_that_lost_its_events_it_is_refused(db: ContractDatabase) -> None:
     """Guard: the line of open_history: later the log reaches that sequence again."""
     own = _lost(db)
@@ -165,6 +167,7 @@ def test_after_a_restore_that_lost_its_events_it_is_refused(db: ContractDatabase
             use()
 
 
+@proves("the whole history, by time and by name", guard="the mark of a lost bookmark")
 def test_without_the_mark_it_would_stand_before_another_event(db: ContractDatabase) -> None:
     """Mutant of the test above."""
     without(db, FORGETS_WHAT_IS_LOST)

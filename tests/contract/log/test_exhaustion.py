@@ -15,6 +15,7 @@ from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.kit import count
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.log import TOPIC, drain, put, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, filled, member_with_lease, more
 
 pytestmark = pytest.mark.mariadb_differs("counters of ids")
@@ -42,6 +43,7 @@ def _near_the_end(db: ContractDatabase) -> Any:
     return own
 
 
+@proves("F31")
 def test_sequences_work_up_to_the_last_one(db: ContractDatabase) -> None:
     """Guard: the overflow in the head of a partition; the pass is refused, and the log stays."""
     own = _near_the_end(db)
@@ -69,6 +71,7 @@ def test_without_the_end_events_are_numbered_that_nobody_can_read(db: ContractDa
     assert log.high_watermarks(own, TOPIC) == {0: LAST_SEQUENCE + 1}
 
 
+@proves("F31")
 def test_a_lease_epoch_does_not_wrap(db: ContractDatabase) -> None:
     """Guard: signed arithmetic of the database; who comes after the last one is refused."""
     own = db.connect()
@@ -85,6 +88,7 @@ def test_a_lease_epoch_does_not_wrap(db: ContractDatabase) -> None:
     assert db.run("SELECT lease_epoch FROM penstock.leases") == [(LAST,)]
 
 
+@proves("F31")
 def test_a_log_epoch_does_not_wrap(db: ContractDatabase) -> None:
     """Guard: the column's type; what was sealed stays, and nothing is sealed twice."""
     own = db.connect()
@@ -97,6 +101,7 @@ def test_a_log_epoch_does_not_wrap(db: ContractDatabase) -> None:
     assert count(db, "log_epochs") == 2
 
 
+@proves("F31")
 def test_the_ids_of_events_do_not_wrap(db: ContractDatabase) -> None:
     """Guards: sequences without CYCLE, signed arithmetic; what was published before stays."""
     own = db.connect()

@@ -27,6 +27,7 @@ from tests.contract.reads import Reads, counted
 from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import clean_unread
 from tests.kit.log import TOPIC, drain, known_as, part, topic
+from tests.kit.proof import proves
 
 TARGETS = ["one", "two"]
 
@@ -190,6 +191,7 @@ LSN_EPOCH: Guard = {
 }
 
 
+@proves("the whole history", guard="the log epoch of a position")
 @pytest.mark.parametrize("lsn", ["1.11", "2.10", "3.21", "7.1"])
 def test_a_position_of_another_log_epoch_is_refused(db: ContractDatabase, lsn: str) -> None:
     """Guard: the comparison in require_sequence, and its mutant."""

@@ -21,6 +21,7 @@ from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import sql
 from tests.kit.log import put
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled
 
 #: Events of a beat: so many one by one, so many at once.
@@ -132,6 +133,7 @@ def work_under_a_snapshot(
     return work
 
 
+@proves("R6")
 @pytest.mark.parametrize(
     ("seconds", "before"), [(0, 0), pytest.param(600, DEEP, marks=pytest.mark.long)]
 )

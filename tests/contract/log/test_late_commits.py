@@ -8,6 +8,7 @@ from penstock import log
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.kit.log import drain, put, read, texts, topic
+from tests.kit.proof import proves
 
 #: Sequencers as most outboxes have them: everything above the highest id that was seen.
 BY_HIGHEST_ID = {
@@ -48,6 +49,7 @@ def _late_commit(db: ContractDatabase) -> tuple[list[str], list[str]]:
         return before, texts(own)
 
 
+@proves("S2")
 def test_a_late_commit_comes_with_the_next_pass(db: ContractDatabase) -> None:
     """Guard: a pass looks at what has become visible, not at an id range."""
     topic(db.connect())
@@ -56,6 +58,7 @@ def test_a_late_commit_comes_with_the_next_pass(db: ContractDatabase) -> None:
     assert after == ["quick 1", "quick 2", "late"]
 
 
+@proves("S2", guard="what became visible, not a range of ids")
 def test_without_it_the_late_commit_is_lost(db: ContractDatabase) -> None:
     """Mutant: only what lies above the highest id seen."""
     topic(db.connect())
@@ -65,6 +68,7 @@ def test_without_it_the_late_commit_is_lost(db: ContractDatabase) -> None:
     assert after == ["quick 1", "quick 2"]
 
 
+@proves("F10")
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_a_late_commit_inside_a_backlog(db: ContractDatabase, size: int) -> None:
     """Guard: passes over a backlog do not begin above what came late."""
@@ -128,6 +132,7 @@ def test_the_sequencers_own_transaction_may_publish_after_it(db: ContractDatabas
     assert sorted(texts(own)) == ["mine", "other"]
 
 
+@proves("F10")
 def test_many_open_transactions_and_each_comes_once(db: ContractDatabase) -> None:
     """Guards: the same, with commits and rollbacks in an order of their own."""
     own = db.connect()

@@ -26,6 +26,7 @@ from penstock.log.histories import reconcile, restore_status
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.ops.test_relay import FAST, Scripted
+from tests.kit.proof import proves
 from tests.kit.sinks import turn
 from tests.kit.stream import (
     SUBSCRIPTION,
@@ -115,6 +116,7 @@ def _put_back_between(db: ContractDatabase, sink: Interrupted, events: int) -> t
     return error, status
 
 
+@proves("S21 behind a connection that stays")
 @pytest.mark.parametrize("events", [2, 4, 9])
 def test_a_relay_whose_log_went_back_sends_nothing(
     db: ContractDatabase, sink: Interrupted, events: int
@@ -129,6 +131,7 @@ def test_a_relay_whose_log_went_back_sends_nothing(
     assert {each.sequence for each in status} == ({8} if events == 2 else set())
 
 
+@proves("S21 behind a connection that stays", guard="_require_onward")
 def test_without_a_memory_it_sends_other_events_under_the_same_sequences(
     db: ContractDatabase, sink: Interrupted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +166,7 @@ def _put_back_while_sending(db: ContractDatabase, sink: Interrupted) -> tuple[st
     return error, stored(own)
 
 
+@proves("S21 behind a connection that stays")
 def test_a_block_that_is_gone_is_not_committed(db: ContractDatabase, sink: Interrupted) -> None:
     """Guard: BlockWork.commit looks for the block in the same transaction."""
     error, position = _put_back_while_sending(db, sink)
@@ -170,6 +174,7 @@ def test_a_block_that_is_gone_is_not_committed(db: ContractDatabase, sink: Inter
     assert position == 4
 
 
+@proves("S21 behind a connection that stays", guard="the look in the commit's transaction")
 def test_without_that_look_events_are_passed_over(
     db: ContractDatabase, sink: Interrupted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,12 +212,14 @@ def _keeper_put_back(db: ContractDatabase, *, polls: bool) -> list[str]:
         return [each.source for each in restore_status(own)]
 
 
+@proves("S13 over a restore")
 @pytest.mark.parametrize("polls", [False, True])
 def test_a_consumer_tells_of_a_log_that_went_back(db: ContractDatabase, polls: bool) -> None:
     """Guards: LeaseKeeper._went_back at a check-in; a poll that finds the log behind reports it."""
     assert _keeper_put_back(db, polls=polls) == ['consumer "a"']
 
 
+@proves("S13 over a restore", guard="_went_back")
 @pytest.mark.parametrize("polls", [False, True])
 def test_without_it_nobody_is_told(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, polls: bool
@@ -267,6 +274,7 @@ def _consumed(db: ContractDatabase, how: str) -> set[int]:
     return set(range(100, 110)) & set(seen)
 
 
+@proves("S13 over a restore")
 @pytest.mark.parametrize("how", HANDLERS)
 def test_a_consumer_whose_log_went_back_and_grew_loses_nothing(
     db: ContractDatabase, how: str
@@ -275,6 +283,7 @@ def test_a_consumer_whose_log_went_back_and_grew_loses_nothing(
     assert _consumed(db, how) == set(range(100, 110))
 
 
+@proves("S13 over a restore", guard="Committer.stands_at")
 @pytest.mark.parametrize("how", HANDLERS)
 def test_without_the_guard_it_commits_what_it_has_not_read(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, how: str
@@ -290,6 +299,7 @@ def test_without_the_guard_it_commits_what_it_has_not_read(
     assert _consumed(db, how) == set(range(105, 110))
 
 
+@proves("S13 over a restore")
 def test_a_check_in_that_answers_an_earlier_position_begins_there(db: ContractDatabase) -> None:
     """Guard: LeaseKeeper takes the result; PartitionBuffers.look_at_leases reads again from there.
 

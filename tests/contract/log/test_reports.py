@@ -17,6 +17,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.contract.tenants import OPEN, THEIRS, Tenants, as_login, tenants_of, three_topics
 from tests.kit.log import part
+from tests.kit.proof import proves
 
 STOPS_ALL: Guard = {
     "postgres": (
@@ -84,6 +85,7 @@ def test_a_reader_stops_nothing(tenants: Tenants) -> None:
     assert restore_status(tenants.owner) == []
 
 
+@proves("S22", how="nor stop them by a report")
 def test_a_consumer_stops_its_own_subscription(tenants: Tenants) -> None:
     """Guards: report_positions, require_readable; the stop lasts until it is reconciled."""
     owner, place = tenants.owner, part(tenants.owner, name=THEIRS)
@@ -105,6 +107,7 @@ def test_a_consumer_stops_its_own_subscription(tenants: Tenants) -> None:
     assert _polled(owner, "relay")
 
 
+@proves("S21", how="all")
 def test_who_may_operate_stops_all(tenants: Tenants) -> None:
     """Also for a subscription, which is what a relay reports for."""
     with as_login(tenants, _with(tenants, "operate")) as own:
@@ -173,6 +176,7 @@ def _attack(own: Any, tenants: Tenants) -> set[str]:
     return found
 
 
+@proves("S22", guard="each part of the wall")
 @pytest.mark.parametrize(
     ("guard", "expected"),
     [

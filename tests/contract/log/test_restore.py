@@ -22,6 +22,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import kill, open_transaction, sql
 from tests.contract.stream_kit import Guard, without
 from tests.kit.log import part, put, wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
@@ -102,6 +103,7 @@ def test_the_sequencer_first_holds_the_log_up(db: ContractDatabase) -> None:
     assert not _pass_beside_a_reconcile_that_waits(db)
 
 
+@proves("S21", how="all")
 def test_a_position_beyond_the_log_stops_the_partition(db: ContractDatabase) -> None:
     """Guards: report_position, require_readable; reconcile opens it again, under a new history."""
     own = db.connect()

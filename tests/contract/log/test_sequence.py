@@ -19,6 +19,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.contract.stream_kit import without
 from tests.kit.log import TOPIC, drain, put, read, texts, topic, wait_until
+from tests.kit.proof import proves
 
 pytestmark = pytest.mark.mariadb_differs("what the sequencer sees of open transactions")
 
@@ -142,6 +143,10 @@ def _run(db: ContractDatabase, seed: int) -> None:
     Run(db, seed).steps(STEPS)
 
 
+@proves("S2")
+@proves("S4, S5")
+@proves("S6")
+@proves("S8")
 @pytest.mark.parametrize("seed", range(3))
 def test_the_log_keeps_its_promises(db: ContractDatabase, seed: int) -> None:
     """Guards: all of publish, sequence and fetch."""
@@ -198,6 +203,10 @@ MUTANTS = {
 }
 
 
+@proves("S4, S5", guard="the head of a partition, what is taken out of pending")
+@proves("S6", guard="the order by id")
+@proves("S8", guard="the end of the last chunk")
+@proves("the test kit", guard="the guards of the log in memory")
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mutant_is_noticed(db: ContractDatabase, mutant: str) -> None:
     """Mutants of the sequencer: each one breaks a promise, or an index refuses it."""
@@ -206,6 +215,8 @@ def test_a_mutant_is_noticed(db: ContractDatabase, mutant: str) -> None:
         _run(db, 0)
 
 
+@proves("sequencers side by side", guard="the lock of the sequencer")
+@proves("F5")
 def test_only_one_sequencer_at_a_time(db: ContractDatabase) -> None:
     """Guard: the lock on the sequencer's row."""
     own = db.connect()
@@ -219,6 +230,7 @@ def test_only_one_sequencer_at_a_time(db: ContractDatabase) -> None:
     assert texts(own) == ["1"]
 
 
+@proves("S4, S5")
 def test_four_sequencers_race_with_publishers(db: ContractDatabase) -> None:
     """S4, S5 under real concurrency. Guard: the same lock."""
     own = db.connect()
@@ -260,6 +272,7 @@ def test_four_sequencers_race_with_publishers(db: ContractDatabase) -> None:
     assert log.gaps(own, TOPIC) == []
 
 
+@proves("F32", how="isolation")
 def test_a_pass_needs_read_committed(db: ContractDatabase) -> None:
     """Guard: require_read_committed; under other levels locks reach into gaps."""
     with db.connect(autocommit=False) as strict:

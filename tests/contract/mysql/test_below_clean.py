@@ -17,6 +17,7 @@ from tests.contract.kit import open_transaction
 from tests.contract.mysql.test_below_floor import _FREE, _free_numbers, _set_counter
 from tests.contract.mysql_kit import LAST_EVENT_ID
 from tests.kit.log import TOPIC, drain, put, topic, wait_until
+from tests.kit.proof import proves
 
 _NEEDED = "somebody has come to need it"
 
@@ -61,12 +62,14 @@ def _committed_before_the_drop(db: MySQLDatabase) -> str:
     return _dropped(db)
 
 
+@proves("S2 below the floor")
 def test_an_event_that_came_since_the_look_stays(mysql_db: MySQLDatabase) -> None:
     """Guard: drop asks again."""
     assert _committed_before_the_drop(mysql_db) == _NEEDED
     assert _readable(mysql_db) == [b"old 2", b"early"]
 
 
+@proves("S2 below the floor", guard="the second look before DROP")
 def test_without_asking_again_it_is_lost(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +114,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mysql_storage, "_LOCK_WAIT_SECONDS", 60)
 
 
+@proves("S2 below the floor")
 @pytest.mark.usefixtures("patient")
 def test_an_open_publisher_is_waited_for(mysql_db: MySQLDatabase) -> None:
     """Guard: drop asks again only after every publisher that has taken a number."""
@@ -118,6 +122,7 @@ def test_an_open_publisher_is_waited_for(mysql_db: MySQLDatabase) -> None:
     assert _readable(mysql_db) == [b"old 2", b"early"]
 
 
+@proves("S2 below the floor", guard="the wait for publishers")
 @pytest.mark.usefixtures("patient")
 def test_without_waiting_its_event_is_lost(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
@@ -138,12 +143,14 @@ def _next_block_after_a_drop(db: MySQLDatabase) -> tuple[int, int]:
     return block, floor
 
 
+@proves("S2 below the floor")
 def test_a_drop_raises_the_counter(mysql_db: MySQLDatabase) -> None:
     """Guard: raise_event_ids, so that no publisher takes a number in the slice after the wait."""
     block, floor = _next_block_after_a_drop(mysql_db)
     assert block > floor
 
 
+@proves("S2 below the floor", guard="raise_event_ids")
 def test_without_that_the_next_number_is_below(mysql_db: MySQLDatabase) -> None:
     """Mutant: the counter stays where it was set to."""
     mysql_db.without_guard("raise_event_ids", "CALL raise_block_counter();", "DO 0;")
@@ -160,12 +167,14 @@ def _committed_before_the_exchange(db: MySQLDatabase) -> str:
     return mysql_storage.keep(own, name, first_id, last_id)
 
 
+@proves("S2 below the floor")
 def test_an_event_that_came_since_is_not_exchanged(mysql_db: MySQLDatabase) -> None:
     """Guard: keep asks again."""
     assert _committed_before_the_exchange(mysql_db) == _NEEDED
     assert _readable(mysql_db, 21) == [b"old 1", b"old 2", b"early"]
 
 
+@proves("S2 below the floor", guard="the second look before EXCHANGE")
 def test_without_asking_again_the_exchange_loses_it(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

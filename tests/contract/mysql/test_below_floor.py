@@ -15,6 +15,7 @@ from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.contract.tenants import OURS, THEIRS, as_login, tenant, tenants_of
 from tests.kit.log import TOPIC, drain, put, texts, topic
+from tests.kit.proof import proves
 
 #: Numbers that nobody took: clean forgets them once there are a thousand.
 _FREE = 1_500
@@ -61,18 +62,21 @@ def _is_sequenced(db: MySQLDatabase) -> list[str]:
     return texts(db.connect())
 
 
+@proves("S2 below the floor")
 def test_an_event_below_the_floor_is_sequenced(mysql_db: MySQLDatabase) -> None:
     """Guard: a pass looks below the floor, for the first time in its session."""
     assert _is_sequenced(mysql_db) == ["old 1", "old 2", "early"]
     assert _unsequenced(mysql_db) == 0
 
 
+@proves("S2 below the floor", guard="the look of a pass")
 def test_without_the_look_it_waits(mysql_db: MySQLDatabase) -> None:
     """Mutant: nobody looks."""
     mysql_db.without_guard("sequence", "IF NOT has_looked_below() THEN", "IF FALSE THEN")
     assert _is_sequenced(mysql_db) == ["old 1", "old 2"]
 
 
+@proves("S2 below the floor")
 def test_it_is_counted_until_then(mysql_db: MySQLDatabase) -> None:
     """Guard: find_unsequenced looks below the floor; while it finds something, at each call."""
     _set_back(mysql_db)
@@ -84,6 +88,7 @@ def test_it_is_counted_until_then(mysql_db: MySQLDatabase) -> None:
     assert log.status(own).unsequenced_events == 0
 
 
+@proves("S2 below the floor", guard="the look of find_unsequenced")
 def test_without_its_look_nothing_waits(mysql_db: MySQLDatabase) -> None:
     """Mutant: it counts above the floor only."""
     mysql_db.without_guard(
@@ -113,6 +118,7 @@ def _looks_again(db: MySQLDatabase, since: str) -> bool:
     return log.sequence(own).sequenced == 1
 
 
+@proves("S2 below the floor")
 @pytest.mark.parametrize("since", ["NULL", "UNIX_TIMESTAMP() - 10", "UNIX_TIMESTAMP() + 60"])
 def test_a_session_looks_again_after_ten_seconds(mysql_db: MySQLDatabase, since: str) -> None:
     """Guard: has_looked_below, also if the clock was set back."""
@@ -155,12 +161,14 @@ def _settled_block(db: MySQLDatabase) -> tuple[int, int]:
     return settled, waits
 
 
+@proves("S2 below the floor")
 def test_clean_drops_nothing_that_waits(mysql_db: MySQLDatabase) -> None:
     """Guard: settled_events asks pending, before any pass has looked."""
     settled, waits = _settled_block(mysql_db)
     assert settled <= waits
 
 
+@proves("S2 below the floor", guard="settled_events")
 def test_without_that_it_may(mysql_db: MySQLDatabase) -> None:
     """Mutant: all below the floor except the late blocks."""
     asked = "FROM pending AS p WHERE p.event_count > 0"

@@ -28,6 +28,7 @@ from penstock.subscriptions.stream import Membership
 from tests.contract.databases import MySQLDatabase
 from tests.doctor.mysql_client import client
 from tests.kit.log import TOPIC, drain, part, texts, topic, wait_until
+from tests.kit.proof import proves
 from tests.servers import MySQLTestServer, chosen
 from tests.support import missing
 from tools.debian import DebianUnavailable, through_own_loader, unpack
@@ -198,6 +199,7 @@ def test_a_dump_into_another_server(engine: str, tmp_path: Path) -> None:
             )
 
 
+@proves("F7")
 @pytest.mark.parametrize("engine", [pytest.param("mysql", marks=pytest.mark.long), "mariadb"])
 def test_a_copy_of_the_data_folder(engine: str, tmp_path: Path) -> None:
     """MySQL cannot tell it from inside: report_position stops, reconcile goes on.  MariaDB can."""

@@ -22,6 +22,7 @@ from penstock.topics import names
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import count, open_transaction
 from tests.kit.log import TOPIC, drain, texts, topic
+from tests.kit.proof import proves
 
 LOADED = "UPDATE penstock.eras SET made = 1 WHERE era = 1"
 
@@ -324,11 +325,13 @@ def _each_is_raised(db: MySQLDatabase) -> None:
         assert _next_number(db, table) > known, table
 
 
+@proves("S21 of counters")
 def test_each_counter_that_was_set_back_is_raised(mysql_db: MySQLDatabase) -> None:
     """Guards: raise_counters, raise_other_counters; the catalogue says which counters there are."""
     _each_is_raised(mysql_db)
 
 
+@proves("S21 of counters", guard="raise_other_counters")
 def test_without_it_numbers_of_what_is_gone_come_again(mysql_db: MySQLDatabase) -> None:
     """Mutant: only events and topics are seen to."""
     mysql_db.without_guard("raise_counters", "CALL raise_other_counters();", "")

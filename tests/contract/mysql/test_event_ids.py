@@ -15,6 +15,7 @@ from penstock.errors import InvalidArgument
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.kit.log import TOPIC, drain, texts, topic
+from tests.kit.proof import proves
 
 UUID = "0190163d-8694-739b-aea5-966c26f8ad91"
 GOOD = (UUID, UUID.upper(), UUID.replace("-", ""))
@@ -42,6 +43,7 @@ def _publish(own: Any, way: str, event_id: str) -> None:
 WAYS = ("publish", "publish_batch", "batch with a dedup key")
 
 
+@proves("S22 by numbers")
 @pytest.mark.parametrize("way", WAYS)
 def test_an_event_id_that_is_none_is_refused(mysql_db: MySQLDatabase, way: str) -> None:
     """Guard: event_problem, before the event has a number."""
@@ -88,12 +90,14 @@ def _number_told(db: MySQLDatabase) -> int:
     return int(told)
 
 
+@proves("S22 by numbers")
 def test_a_failed_call_tells_no_number(mysql_db: MySQLDatabase) -> None:
     """Guard: publish_batch puts LAST_INSERT_ID back in its handler."""
     mysql_db.without_guard(*UNSEEN)
     assert _number_told(mysql_db) == 77
 
 
+@proves("S22 by numbers", guard="require_events")
 def test_without_that_it_counts_the_publishes_of_others(mysql_db: MySQLDatabase) -> None:
     """Mutant of both guards."""
     mysql_db.without_guard(*UNSEEN)
@@ -101,6 +105,7 @@ def test_without_that_it_counts_the_publishes_of_others(mysql_db: MySQLDatabase)
     assert _number_told(mysql_db) != 77
 
 
+@proves("S22 by numbers")
 @pytest.mark.parametrize("back", [True, False])
 def test_a_failed_publish_tells_no_number(mysql_db: MySQLDatabase, back: bool) -> None:
     """Guard and mutant: publish does the same where the row of the event cannot be written."""

@@ -16,9 +16,11 @@ from penstock.database.mysql import opening
 from penstock.errors import DatabaseUnavailable
 from tests.contract.databases import MySQLDatabase
 from tests.faults.proxy import Proxies, address_of
+from tests.kit.proof import proves
 from tests.kit.silent import frozen_server
 
 
+@proves("a frozen server is told of")
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_the_connect_ends_though_the_server_accepts(way: str) -> None:
     """Guard: opening._connected. PyMySQL's connect_timeout ends when TCP is connected."""
@@ -34,6 +36,7 @@ def test_the_connect_ends_though_the_server_accepts(way: str) -> None:
     assert "look whether it is frozen" in refused.value.hint
 
 
+@proves("a frozen server is told of")
 def test_a_statement_ends_though_the_server_says_nothing(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +57,7 @@ def test_a_statement_ends_though_the_server_says_nothing(
             proxy.frozen_to_client = None
 
 
+@proves("a frozen server is told of")
 def test_a_wait_within_the_limit_ends_with_the_server_s_own_error(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +76,7 @@ def test_a_wait_within_the_limit_ends_with_the_server_s_own_error(
         assert database.execute(waiting, "SELECT 1") == [(1,)]  # the connection is there still
 
 
+@proves("a frozen server is told of")
 def test_without_a_limit_for_statements_there_is_none_for_the_client(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +93,7 @@ def test_the_limit_follows_from_that_of_statements() -> None:
     assert opening.read_seconds(600_000) == 1_210
 
 
+@proves("a silent connection stops nobody", how="TCP's own limits on MySQL")
 def test_tcp_ends_a_connection_whose_packets_get_lost(mysql_db: MySQLDatabase) -> None:
     """Guard: opening._notice_silence; test_lost_packets.py shows in its long form what it is for.
 

@@ -30,6 +30,7 @@ from tests.contract.killed_kit import (
 )
 from tests.contract.kit import sql
 from tests.kit.log import TOPIC, Connection, drain, put, texts, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease, slow_leases
 
 _BATCH = json.dumps(
@@ -112,6 +113,7 @@ _NAMES = [
 ]
 
 
+@proves("D1 of a killed call")
 @pytest.mark.parametrize("name", _NAMES)
 def test_what_is_killed_is_undone_or_goes_on_no_further(mysql_db: MySQLDatabase, name: str) -> None:
     """D1. Guard: the savepoint that stands while a call is under way, penstock_open."""
@@ -125,6 +127,7 @@ def test_what_is_killed_is_undone_or_goes_on_no_further(mysql_db: MySQLDatabase,
         assert any(not is_undone for _, _, is_undone in found), "it was never in the middle"
 
 
+@proves("D1 of a killed call", guard="the savepoint that a call leaves")
 @pytest.mark.parametrize("db", ["mysql"], indirect=True)
 @pytest.mark.parametrize(
     "name", [*_OFTEN, *(pytest.param(n, marks=pytest.mark.long) for n in _OFTEN_ON_MYSQL)]
@@ -152,17 +155,20 @@ def _between_claim_and_event(db: MySQLDatabase) -> bool:
     return refused
 
 
+@proves("D1 of a killed call")
 def test_a_kill_from_outside_runs_no_handler(mysql_db: MySQLDatabase) -> None:
     """On MariaDB too, when it comes between two instructions. Guard: the refusal."""
     assert _between_claim_and_event(mysql_db)
 
 
+@proves("D1 of a killed call", guard="the savepoint that a call leaves")
 def test_without_the_refusal_a_dedup_key_stays_without_its_event(mysql_db: MySQLDatabase) -> None:
     """Mutant: what is killed, repeated and committed is called a duplicate and lost."""
     mysql_db.without_guard(*_NO_REFUSAL)
     assert not _between_claim_and_event(mysql_db)
 
 
+@proves("D1 of a killed call")
 @pytest.mark.parametrize("db", ["mysql"], indirect=True)
 @pytest.mark.parametrize("back", ["ROLLBACK TO SAVEPOINT mine", "ROLLBACK"])
 def test_a_rollback_takes_the_mark_away(db: MySQLDatabase, back: str) -> None:
@@ -213,6 +219,7 @@ def _repeated(own: Connection, one: Message) -> bool:
     return False
 
 
+@proves("D1 of a killed call")
 def test_the_python_client_takes_a_killed_call_back(mysql_db: MySQLDatabase) -> None:
     """D1. Guard: MySQL.atomic goes back to the savepoint of the call at an error."""
     stops, found = _published_until_done(mysql_db)
@@ -220,6 +227,7 @@ def test_the_python_client_takes_a_killed_call_back(mysql_db: MySQLDatabase) -> 
     assert found == [str(stop) for stop in range(1, stops + 1)]
 
 
+@proves("D1 of a killed call", guard="undo_call of the client")
 @pytest.mark.parametrize("db", ["mysql"], indirect=True)
 def test_without_that_the_client_has_to_roll_back(
     db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
@@ -230,6 +238,7 @@ def test_without_that_the_client_has_to_roll_back(
         _published_until_done(db)
 
 
+@proves("D1 of a killed call")
 def test_a_call_that_commits_by_itself_is_undone_by_a_kill(mysql_db: MySQLDatabase) -> None:
     """Guard: its own transaction."""
     own = mysql_db.connect()
@@ -244,6 +253,7 @@ def test_a_call_that_commits_by_itself_is_undone_by_a_kill(mysql_db: MySQLDataba
     assert texts(own) == ["x"]
 
 
+@proves("D1 beside a refusal")
 @pytest.mark.parametrize("how", ["name", "clock"])
 def test_a_refused_call_takes_back_nothing_of_an_earlier_one(
     mysql_db: MySQLDatabase, how: str
@@ -252,6 +262,7 @@ def test_a_refused_call_takes_back_nothing_of_an_earlier_one(
     assert _behind_a_refusal(mysql_db, how) == ["1"]
 
 
+@proves("D1 beside a refusal", guard="end_call")
 def test_a_savepoint_that_stays_undoes_an_earlier_call(mysql_db: MySQLDatabase) -> None:
     """Mutant: it stays, and the event that was confirmed is not in the log."""
     mysql_db.without_guard("end_call", "RELEASE SAVEPOINT penstock_open;", "DO 1;")

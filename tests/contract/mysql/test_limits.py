@@ -14,6 +14,7 @@ from penstock.database.mysql import limits
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Receipt
 from tests.contract.databases import MySQLDatabase
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled, receipts, receive
 
 _NAMES = {"mysql": "wait_timeout", "mariadb": "idle_transaction_timeout"}
@@ -44,6 +45,7 @@ def _engine(db: MySQLDatabase) -> Iterator[sqlalchemy.Engine]:
         engine.dispose()
 
 
+@proves("a limit ends with its transaction")
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_commit_puts_it_back(mysql_db: MySQLDatabase, end: str) -> None:
     held = _held(mysql_db)
@@ -73,6 +75,7 @@ def test_what_is_committed_is_no_failure(
     assert queue.statistics(mysql_db.connect(), QUEUE).size == (1 if end == "commit" else 2)
 
 
+@proves("a limit ends with its transaction")
 def test_a_pool_gets_no_limited_connection(mysql_db: MySQLDatabase) -> None:
     """By a Connection of SQLAlchemy, whose COMMIT nobody hears: when it is given back."""
     held = _held(mysql_db)
@@ -85,6 +88,7 @@ def test_a_pool_gets_no_limited_connection(mysql_db: MySQLDatabase) -> None:
             assert _limit(mysql_db, next_one) == before
 
 
+@proves("a limit ends with its transaction")
 def test_the_next_call_puts_it_back(mysql_db: MySQLDatabase) -> None:
     """On any other connection, once its transaction has ended, and not before."""
     held = _held(mysql_db)
@@ -101,6 +105,7 @@ def test_the_next_call_puts_it_back(mysql_db: MySQLDatabase) -> None:
         taken.close()
 
 
+@proves("a limit ends with its transaction")
 def test_a_block_puts_it_back(mysql_db: MySQLDatabase) -> None:
     """A transaction of penstock.connect's connection that commits by itself otherwise."""
     held = _held(mysql_db)
@@ -111,6 +116,7 @@ def test_a_block_puts_it_back(mysql_db: MySQLDatabase) -> None:
     assert _limit(mysql_db, mine) == before
 
 
+@proves("a limit ends with its transaction", guard="the note of the limit")
 @pytest.mark.parametrize(
     "scenario", [test_a_pool_gets_no_limited_connection, test_the_next_call_puts_it_back]
 )

@@ -17,6 +17,7 @@ from penstock.upkeep.sequencing import sequence_round
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.kit.log import TOPIC, put, texts, topic
+from tests.kit.proof import proves
 
 _DISCARD = "UPDATE (\n        SELECT h.partition_id"
 
@@ -58,6 +59,7 @@ def _rates_beside_a_publisher(db: MySQLDatabase) -> None:
         database.call(own, "note_slice_rates")
 
 
+@proves("F10")
 def test_upkeep_waits_for_no_publisher(mysql_db: MySQLDatabase) -> None:
     """F10. Guard: how much was published is read by INSERT .. SELECT, which locks nothing."""
     _rates_beside_a_publisher(mysql_db)
@@ -110,6 +112,7 @@ def test_a_pass_that_a_deadlock_ends_is_made_again(mysql_db: MySQLDatabase) -> N
     assert texts(mysql_db.connect()) == ["1", "2"]
 
 
+@proves("F5")
 def test_a_deadlock_ends_a_pass_and_no_sequencer(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +153,7 @@ def _names_beside_a_batch(db: MySQLDatabase, *, strict: bool) -> None:
         names.delete_topic(own, TOPIC)
 
 
+@proves("F23")
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_batch_locks_no_topic(mysql_db: MySQLDatabase, strict: bool) -> None:
     """F23. Guard: what decides about a topic is selected before the events are inserted."""

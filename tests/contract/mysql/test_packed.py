@@ -27,6 +27,7 @@ from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import count, open_transaction, sql
 from tests.contract.tenants import OURS, THEIRS, as_login, tenant, tenants_of
 from tests.kit.log import TOPIC, drain, topic
+from tests.kit.proof import proves
 
 PLACED = "tests/placed"
 TURNING = "tests/turning"
@@ -122,6 +123,7 @@ def _written(db: MySQLDatabase) -> list[list[tuple[Any, ...]]]:
     return [_read(own, number, name) for name, count in topics for number in range(count)]
 
 
+@proves("S2 of a packed batch")
 def test_both_ways_write_the_same(mysql_db: MySQLDatabase) -> None:
     """Guard: what publish_batch adds to each partition is what is there already."""
     _topics(mysql_db)
@@ -144,6 +146,7 @@ def test_a_plain_batch_goes_the_short_way(mysql_db: MySQLDatabase) -> None:
     assert blocks == [(256,), (44,)]
 
 
+@proves("S2 of a packed batch")
 @pytest.mark.parametrize("bad", BAD)
 def test_what_is_wrong_is_left_to_publish_batch(mysql_db: MySQLDatabase, bad: str) -> None:
     """Guard: the condition of the INSERT, which counts; each of them is also taken out."""
@@ -194,6 +197,7 @@ def test_no_number_between_two_topics_is_taken(mysql_db: MySQLDatabase) -> None:
     assert _nothing_written(mysql_db)
 
 
+@proves("S2 of a packed batch", guard="each condition of the INSERT")
 def test_less_than_all_is_nothing(mysql_db: MySQLDatabase) -> None:
     """Mutant: nobody counts."""
     mysql_db.without_guard(
@@ -231,6 +235,7 @@ def _to_theirs(own: Any) -> int | None:
     return published
 
 
+@proves("S2 of a packed batch")
 def test_the_topics_of_others_are_missing(mysql_db: MySQLDatabase) -> None:
     """D11. Guard: look_at_packed asks for the right, topic by topic."""
     assert _hidden(mysql_db, _to_theirs) is None
@@ -253,6 +258,7 @@ def _under_pressure(db: MySQLDatabase) -> int | None:
     return _taken(own)
 
 
+@proves("S2 of a packed batch")
 def test_back_pressure_is_asked_for(mysql_db: MySQLDatabase) -> None:
     """Guard: look_at_packed calls refuse_under_pressure for a topic with a limit."""
     with pytest.raises(BackPressure):

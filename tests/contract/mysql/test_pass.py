@@ -9,6 +9,7 @@ from tests.contract.databases import MySQLDatabase, routines
 from tests.contract.kit import count, open_transaction, sql
 from tests.contract.mysql_kit import WAIT, stopped
 from tests.kit.log import drain, put, read, texts, topic, wait_until
+from tests.kit.proof import proves
 
 
 def _claim_around_a_commit(db: MySQLDatabase, place: str, mutant: str | None = None) -> list[str]:
@@ -55,12 +56,14 @@ def _claim_by_a_locking_scan(db: MySQLDatabase, bound: str) -> list[str]:
     return _claim_around_a_commit(db, snapshot, scan)
 
 
+@proves("S6", guard="a claim on MySQL is one consistent read")
 def test_a_claim_without_its_bound_reorders_transactions(mysql_db: MySQLDatabase) -> None:
     """Mutant: a locking scan. It passes A1, which is open, and meets B, which began after it."""
     found = _claim_by_a_locking_scan(mysql_db, "")
     assert found.index("B") < found.index("A1")
 
 
+@proves("S6", guard="a claim on MySQL is one consistent read")
 def test_a_claim_with_its_bound_reorders_a_transaction(mysql_db: MySQLDatabase) -> None:
     """Mutant: the same up to the highest block that was seen before: A2 still comes before A1."""
     found = _claim_by_a_locking_scan(mysql_db, "AND p.block <= @bound")
@@ -78,6 +81,7 @@ def test_a_number_that_the_sequencer_has_taken_stops_no_pass(mysql_db: MySQLData
     assert texts(own) == ["1", "2"]
 
 
+@proves("F5")
 @pytest.mark.parametrize(
     ("function", "place"),
     [

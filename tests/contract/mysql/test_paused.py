@@ -18,6 +18,7 @@ from penstock.database.mysql import connection as mysql
 from penstock.subscriptions import stream
 from tests.contract.databases import MySQLDatabase
 from tests.kit.log import put, topic, wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, filled, member_with_lease
 
 
@@ -60,6 +61,8 @@ def _check_in_beside_a_paused_one(db: MySQLDatabase) -> list[Exception]:
     return failures
 
 
+@proves("L1, D8", how="inside a call")
+@proves("F3")
 def test_a_consumer_that_is_paused_in_a_check_in(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +72,7 @@ def test_a_consumer_that_is_paused_in_a_check_in(
     assert database.is_unavailable(error)
 
 
+@proves("L1, D8", guard="time limits of the server")
 @pytest.mark.long_on("mariadb")
 def test_without_the_limit_nobody_checks_in(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
@@ -79,6 +83,7 @@ def test_without_the_limit_nobody_checks_in(
         _check_in_beside_a_paused_one(mysql_db)
 
 
+@proves("F5", how="paused")
 def test_a_sequencer_that_is_paused_in_a_pass(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from tests.contract.kit import count
 from tests.contract.tenants import as_login, tenants_of
 from tests.kit import next_version
 from tests.kit.log import TOPIC, Connection, put, topic, wait_until
+from tests.kit.proof import proves
 
 CALLED_BY_MANY = ("publish", "begin_call", "is_tombstone", "poll")
 on_mysql = pytest.mark.parametrize("mysql_db", ["mysql"], indirect=True)
@@ -51,12 +52,14 @@ def _remade(db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return {name for name, made in now.items() if made != before[name]}
 
 
+@proves("an upgrade stops nobody")
 def test_only_what_differs_is_made_anew(
     upgraded: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _remade(upgraded, monkeypatch) == {"publish"}
 
 
+@proves("an upgrade stops nobody", guard="the marks of what is made")
 def test_without_the_marks_everything_is_made_anew(
     upgraded: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +137,7 @@ class Halted:
             raise failures[0]
 
 
+@proves("an upgrade stops nobody")
 @on_mysql
 @pytest.mark.parametrize("name", ["publish", "begin_call", "end_call", "refuse_serializable"])
 def test_a_call_waits_for_its_procedure(
@@ -146,6 +150,7 @@ def test_a_call_waits_for_its_procedure(
     assert count(upgraded, "pending") - before == 1
 
 
+@proves("an upgrade stops nobody", guard="the wait for calls")
 @on_mysql
 def test_without_the_wait_a_call_fails(
     upgraded: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
@@ -159,6 +164,7 @@ def test_without_the_wait_a_call_fails(
         migration.publish(upgraded.connect())
 
 
+@proves("an upgrade stops nobody")
 @on_mysql
 @pytest.mark.parametrize("name", ["publish", "end_call"])
 def test_a_transaction_is_to_begin_again(
@@ -182,6 +188,7 @@ def test_a_transaction_is_to_begin_again(
     assert count(upgraded, "pending") - before == 1
 
 
+@proves("an upgrade stops nobody", guard="the wait for calls")
 @on_mysql
 def test_a_transaction_that_waits_holds_up_the_migration(
     upgraded: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
@@ -212,6 +219,7 @@ def _publish_as_role(db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch) -> None
             migration.publish(own)
 
 
+@proves("an upgrade stops nobody")
 @on_mysql
 def test_a_role_waits_for_its_right(
     upgraded: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
@@ -219,6 +227,7 @@ def test_a_role_waits_for_its_right(
     _publish_as_role(upgraded, monkeypatch)
 
 
+@proves("an upgrade stops nobody", guard="the wait for calls")
 @on_mysql
 def test_without_the_wait_a_role_is_refused(
     upgraded: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
@@ -240,6 +249,7 @@ def _without(db: MySQLDatabase, *names: str) -> Connection:
     return own
 
 
+@proves("an upgrade stops nobody")
 def test_a_missing_procedure_is_said_at_once(mysql_db: MySQLDatabase) -> None:
     """No migration runs, so waiting does not help."""
     own = _without(mysql_db, "publish")
@@ -258,10 +268,12 @@ def _published_without_its_end(db: MySQLDatabase) -> int:
     return count(db, "pending") - before
 
 
+@proves("an upgrade stops nobody")
 def test_a_call_that_cannot_undo_itself_is_undone(mysql_db: MySQLDatabase) -> None:
     assert _published_without_its_end(mysql_db) == 0
 
 
+@proves("an upgrade stops nobody", guard="the undo")
 def test_without_the_undo_its_work_stays(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +288,7 @@ def test_what_a_beginning_lacks_is_named(mysql_db: MySQLDatabase) -> None:
         put(own, "x")
 
 
+@proves("an upgrade stops nobody", guard="the narrow handler")
 def test_without_its_narrow_handler_another_error_is_said(mysql_db: MySQLDatabase) -> None:
     """Mutant: begin_call takes each missing procedure for a missing savepoint."""
     own = _without(mysql_db, "refuse_serializable")

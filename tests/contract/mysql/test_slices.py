@@ -18,6 +18,7 @@ from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import count, open_transaction, sql
 from tests.contract.mysql_kit import LAST_EVENT_ID, cut_events
 from tests.kit.log import TOPIC, drain, put, read, texts, topic, wait_until
+from tests.kit.proof import proves
 
 
 def _slices(db: MySQLDatabase, parent: str = "events") -> list[str]:
@@ -287,6 +288,7 @@ def test_one_clean_at_a_time(mysql_db: MySQLDatabase, own: Any) -> None:
     assert len(drop_slices(mysql_db.url)) == 1
 
 
+@proves("F13")
 def test_publishers_pass_while_a_slice_is_dropped(mysql_db: MySQLDatabase, own: Any) -> None:
     """No publisher waits for longer than a second, and none fails."""
     for number in range(20):

@@ -18,6 +18,7 @@ from penstock.records import Message
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import sql
 from tests.kit.log import TOPIC, drain, texts, topic
+from tests.kit.proof import proves
 
 
 def _claimed_meanwhile(db: MySQLDatabase) -> tuple[Any, uuid.UUID]:
@@ -33,6 +34,7 @@ def _claimed_meanwhile(db: MySQLDatabase) -> tuple[Any, uuid.UUID]:
     return own, publish(db.connect(), TOPIC, b"first", dedup_key="k")
 
 
+@proves("F12", how="a dedup key that is newer than the snapshot of MariaDB")
 @pytest.mark.parametrize("way", ["publish", "publish_batch"])
 def test_a_key_that_is_newer_than_the_snapshot_is_a_duplicate(
     mysql_db: MySQLDatabase, way: str
@@ -66,6 +68,7 @@ def _without_guard(db: MySQLDatabase) -> None:
     db.without_guard("claim_dedup_key", place, "INSERT")
 
 
+@proves("F12", guard="the look for a newer key")
 def test_without_the_guard_the_whole_transaction_is_gone_and_the_error_says_so(
     mysql_db: MySQLDatabase,
 ) -> None:
@@ -89,6 +92,7 @@ def test_without_the_guard_the_whole_transaction_is_gone_and_the_error_says_so(
     assert mysql_db.run(f"SELECT COUNT(*) FROM {mysql_db.app}.orders") == [(0,)]
 
 
+@proves("F12", how="a dedup key that is newer than the snapshot of MariaDB")
 def test_the_callers_own_rows_are_still_checked(mysql_db: MySQLDatabase) -> None:
     """Guard: only the two statements switch it off; what the caller asked for is his."""
     own, _ = _claimed_meanwhile(mysql_db)

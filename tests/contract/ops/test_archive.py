@@ -39,6 +39,7 @@ from tests.archive.logs import (
 from tests.contract.databases import ContractDatabase
 from tests.kit.cleaning import clean
 from tests.kit.log import topic
+from tests.kit.proof import proves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +73,7 @@ def _keep(log: Log, *targets: str) -> None:
     )
 
 
+@proves("D10 on every engine")
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("db", ["mysql", "mariadb"], indirect=True)  # PostgreSQL: tests/archive
@@ -106,6 +108,7 @@ def test_from_the_log_to_a_new_target_when_the_database_has_dropped_it(
     assert {each.targets for each in log_epochs(log.connection, TOPIC)} == {("local", "second")}
 
 
+@proves("D10 on every engine")
 def test_the_checksum_of_what_is_written_is_the_seal_s(log: Log, target: Target) -> None:
     """Guard: the comparison before the commit; here without Spark, by the tasks' own code."""
     sealed = archived(log, target)
@@ -137,6 +140,7 @@ def _read(log: Log, epoch: Any) -> Iterator[Any]:
     return EpochReader(log.url, TOPIC).read(plan_of(epoch))
 
 
+@proves("D10 on every engine", guard="the checksum")
 def test_an_event_that_was_changed_is_noticed(db: ContractDatabase, log: Log) -> None:
     """The seal was computed by the database: what is read now has another checksum."""
     log.publish_odd()
@@ -157,6 +161,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_reader, "_ROWS_PER_READ", 2)
 
 
+@proves("D10 on every engine")
 @pytest.mark.usefixtures("small_pages")
 def test_pages_meet_and_hold_nothing_between_them(db: ContractDatabase, log: Log) -> None:
     """Each event once, and after each page no transaction is open: none keeps the database back."""
@@ -183,6 +188,7 @@ def _open_transactions(db: ContractDatabase) -> int:
     return int(found)
 
 
+@proves("D10 on every engine")
 @pytest.mark.usefixtures("small_pages")
 def test_what_the_database_lacks_is_an_error_and_no_shorter_epoch(
     db: ContractDatabase, log: Log

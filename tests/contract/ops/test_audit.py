@@ -21,6 +21,7 @@ from tests.archive.logs import TOPIC, Log, archived, bring, flip, only_file, sta
 from tests.contract.databases import ContractDatabase
 from tests.contract.tenants import THEIRS, as_login, tenant, tenants_of, three_topics
 from tests.kit.log import topic
+from tests.kit.proof import proves
 
 
 @pytest.fixture
@@ -46,6 +47,7 @@ def _read(log: Log, *targets: Target) -> list[Any]:
         return reader.failures
 
 
+@proves("D10 over damage")
 def test_a_reader_that_meets_a_damaged_copy_has_it_made_again(
     log: Log, targets: tuple[Target, Target]
 ) -> None:
@@ -72,6 +74,7 @@ def test_a_reader_that_meets_a_damaged_copy_has_it_made_again(
     assert not _read(log, one, two)
 
 
+@proves("D10 over damage", guard="the note")
 def test_without_the_note_nobody_looks_at_the_copy(
     db: ContractDatabase, log: Log, targets: tuple[Target, Target]
 ) -> None:
@@ -84,6 +87,7 @@ def test_without_the_note_nobody_looks_at_the_copy(
     assert audit_files(log.url, TOPIC, one) == []
 
 
+@proves("D10 over damage")
 @pytest.mark.mariadb_differs("what calls clear_suspicion there")
 def test_what_was_noted_and_is_whole_stays(log: Log, targets: tuple[Target, Target]) -> None:
     """The reader's own mount was at fault, or it was copied back since."""

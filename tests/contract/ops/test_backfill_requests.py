@@ -20,6 +20,7 @@ from tests.contract.kit import count, open_transaction
 from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import clean_unread
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM
 
 NO_FENCE: Guard = {
@@ -123,6 +124,7 @@ def test_two_claimers_never_get_the_same_request(db: ContractDatabase) -> None:
     assert [each.run for each in requests.list_backfills(own)] == ["two", "one"]
 
 
+@proves("a range is brought once", guard="the lock in claim_backfill")
 def test_without_the_lock_two_runners_get_the_same_request(db: ContractDatabase) -> None:
     """Mutant: the claim of the second waits for the first one's, and takes what that one has."""
     own = db.connect()
@@ -151,6 +153,7 @@ def test_priority_comes_first_and_kinds_are_left_out(db: ContractDatabase) -> No
     assert [_claim(own, kinds=["copy"]).request, _claim(own).request] == [high, low]
 
 
+@proves("a range is brought once")
 def test_who_lost_its_attempt_can_change_nothing(db: ContractDatabase) -> None:
     """Guard: the attempt in `hold_backfill`."""
     own = db.connect()

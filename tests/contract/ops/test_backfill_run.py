@@ -42,6 +42,7 @@ from tests.kit.backfill import (
     watched,
 )
 from tests.kit.log import known_as
+from tests.kit.proof import proves
 from tests.kit.sinks import InFront
 from tests.kit.stream import STREAM
 from tests.servers import DATABASES
@@ -122,6 +123,7 @@ KILLS = [
 ]
 
 
+@proves("a range is brought once")
 @pytest.mark.parametrize(("kind", "place"), KILLS)
 def test_a_killed_runner_repeats_one_range_at_most(
     db: ContractDatabase, tmp_path: Path, kind: str, place: str
@@ -148,6 +150,7 @@ def _process(
     return subprocess.Popen([*program, db.url, str(folder), name, place, str(at)], cwd=ROOT)
 
 
+@proves("a range is brought once")
 @pytest.mark.long_on("mysql")
 def test_two_runners_at_once_do_each_range_once(db: ContractDatabase, tmp_path: Path) -> None:
     """Processes, and six requests of both kinds; each is one runner's from its begin to its end."""

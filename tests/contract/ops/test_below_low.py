@@ -26,6 +26,7 @@ from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.cleaning import clean_unread
 from tests.kit.copies import copy_all
 from tests.kit.log import topic
+from tests.kit.proof import proves
 from tests.kit.queue import pass_time
 from tests.kit.sinks import relay_once
 from tests.kit.stream import STREAM, SUBSCRIPTION, member_with_lease, slow_leases, stored
@@ -82,6 +83,7 @@ def late_queue(db: ContractDatabase, own: Any) -> None:
     db.run("UPDATE penstock.positions SET position = 0 WHERE position = 20")
 
 
+@proves("D5, D9 below the low sequence")
 def test_a_queue_cannot_begin_where_only_the_archive_has_events(
     db: ContractDatabase, target: Target
 ) -> None:
@@ -98,6 +100,7 @@ def test_a_queue_cannot_begin_where_only_the_archive_has_events(
     assert received(own) == list(range(21, 26))
 
 
+@proves("D5, D9 below the low sequence", guard="require_start_of_queue")
 def test_without_the_guard_a_queue_begins_there_and_never_gets_them(
     db: ContractDatabase, target: Target
 ) -> None:
@@ -116,6 +119,7 @@ def recorded(own: Any, subscription: str) -> list[tuple[int, int]]:
     return [(each.first_sequence, each.last_sequence) for each in found]
 
 
+@proves("D5, D9 below the low sequence")
 def test_retention_waits_for_a_queue_that_began_below(db: ContractDatabase, target: Target) -> None:
     """What is left comes, and what was gone before is recorded when the queue passes it."""
     own = db.connect()
@@ -136,6 +140,7 @@ def test_retention_waits_for_a_queue_that_began_below(db: ContractDatabase, targ
     assert low(own) == 41
 
 
+@proves("D5, D9 below the low sequence", guard="the record")
 @pytest.mark.parametrize("order", ["none", "key"])
 def test_without_the_record_it_passes_over_them_in_silence(
     db: ContractDatabase, target: Target, order: str
@@ -160,6 +165,7 @@ def polled(member: Any) -> Callable[..., Any]:
     return poll
 
 
+@proves("D5, D9 below the low sequence")
 def test_retention_waits_for_a_stream_until_somebody_reads_the_archive(
     db: ContractDatabase, target: Target
 ) -> None:
@@ -197,6 +203,7 @@ def test_retention_waits_for_a_stream_until_somebody_reads_the_archive(
     assert low(own) == 61, "a seek begins a lease_epoch too"
 
 
+@proves("D5, D9 below the low sequence", guard="the lease_epoch")
 def test_without_the_guard_it_waits_for_nobody_below(db: ContractDatabase, target: Target) -> None:
     """Mutant: who ever read the archive once is believed to do so for ever."""
     own = db.connect()
@@ -215,6 +222,7 @@ def test_without_the_guard_it_waits_for_nobody_below(db: ContractDatabase, targe
     assert low(own) == 41
 
 
+@proves("D5, D9 below the low sequence")
 def test_a_relay_with_targets_frees_retention_and_one_without_does_not(
     db: ContractDatabase, target: Target, tmp_path: Path
 ) -> None:
@@ -277,6 +285,7 @@ def test_what_is_said_in_a_transaction_that_is_rolled_back_is_said_again(
     assert db.run(noted) == [(lease.lease_epoch,)]
 
 
+@proves("D5, D9 below the low sequence")
 def test_a_note_of_a_registry_counts_for_the_holder_that_the_database_knows(
     db: ContractDatabase, target: Target
 ) -> None:
@@ -309,6 +318,7 @@ def test_a_note_of_a_registry_counts_for_the_holder_that_the_database_knows(
     assert low(own) == 61, "of the holder that the database knows it counts, whatever was said"
 
 
+@proves("D5, D9 below the low sequence")
 def test_who_reads_without_targets_takes_it_back(db: ContractDatabase, target: Target) -> None:
     """For a reader that holds no lease; of the partitions that it names."""
     own = db.connect()
@@ -346,6 +356,7 @@ def three_epochs(db: ContractDatabase, own: Any, target: Target) -> None:
     )
 
 
+@proves("D5, D9 below the low sequence")
 def test_a_skip_lets_go_what_is_old_enough_and_nothing_else(
     db: ContractDatabase, target: Target
 ) -> None:
@@ -365,6 +376,7 @@ def test_a_skip_lets_go_what_is_old_enough_and_nothing_else(
     assert (low(own), recorded(own, SUBSCRIPTION)) == (21, [(1, 10), (11, 20)])
 
 
+@proves("D5, D9 below the low sequence")
 def test_what_a_reader_of_the_archive_will_read_is_no_skip(
     db: ContractDatabase, target: Target
 ) -> None:

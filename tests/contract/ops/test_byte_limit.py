@@ -22,6 +22,7 @@ from tests.contract.ops.test_guarded_drops import record
 from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import clean_unread
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, member_with_lease, slow_leases
 
 DAY = 86_400
@@ -137,6 +138,7 @@ def limit(own: Any) -> RetentionLimit:
     return RetentionLimit(*row)
 
 
+@proves("D5, D9 above a limit in bytes")
 def test_above_the_limit_the_oldest_go_unread_and_young_and_no_more_than_needed(
     db: ContractDatabase,
 ) -> None:
@@ -166,6 +168,8 @@ def test_above_the_limit_the_oldest_go_unread_and_young_and_no_more_than_needed(
     assert clean(own) == [(21, GONE)]
 
 
+@proves("D5, D9 above a limit in bytes", guard="retention_hold")
+@proves("D5, D9 above a limit in bytes", guard="epochs_over_limit")
 @pytest.mark.parametrize(
     ("guard", "low"),
     [(NO_LIMIT_ON_READERS, 1), (NO_LIMIT_ON_AGE, 1), (ALL_AT_ONCE, 21), (YOUNGEST_FIRST, 21)],
@@ -181,6 +185,7 @@ def test_without_the_guards_too_little_or_too_much_goes(
     assert clean(own)[0][0] == low
 
 
+@proves("D5, D9 above a limit in bytes")
 def test_the_oldest_of_all_partitions_go_first(db: ContractDatabase) -> None:
     """One limit for the topic: a partition that is younger keeps all that it has."""
     own = db.connect()
@@ -193,6 +198,7 @@ def test_the_oldest_of_all_partitions_go_first(db: ContractDatabase) -> None:
     assert [low for low, _ in clean(own)] == [6, 11]
 
 
+@proves("D5, D9 above a limit in bytes")
 def test_what_goes_anyway_makes_room_first(db: ContractDatabase) -> None:
     """Guard: the first pass of `clean`. What everybody has read goes by age, and the rest fits."""
     own = db.connect()
@@ -205,6 +211,8 @@ def test_what_goes_anyway_makes_room_first(db: ContractDatabase) -> None:
     assert subscriptions.skips(own) == []
 
 
+@proves("D5, D9 above a limit in bytes")
+@proves("D5, D9 above a limit in bytes", guard="retention_hold")
 @pytest.mark.parametrize("guard", [None, HOLDS_DO_NOT_COUNT])
 def test_a_hold_is_never_passed_over(db: ContractDatabase, guard: Guard | None) -> None:
     """The doctor says what holds it and how to see it; the mutant removes what is held."""
@@ -226,6 +234,8 @@ def test_a_hold_is_never_passed_over(db: ContractDatabase, guard: Guard | None) 
     assert finding.command.startswith(f"penstock hold list {STREAM}")
 
 
+@proves("D5, D9 above a limit in bytes")
+@proves("D5, D9 above a limit in bytes", guard="retention_hold")
 @pytest.mark.parametrize("guard", [None, COPIES_DO_NOT_COUNT])
 def test_nothing_goes_without_the_copies(db: ContractDatabase, guard: Guard | None) -> None:
     """The doctor says which command makes them; with `archive: none` it goes."""
@@ -247,6 +257,8 @@ def test_nothing_goes_without_the_copies(db: ContractDatabase, guard: Guard | No
     assert clean(own)[0][0] == 11
 
 
+@proves("D5, D9 above a limit in bytes")
+@proves("D5, D9 above a limit in bytes", guard="retention_hold")
 @pytest.mark.parametrize("guard", [None, READINGS_DO_NOT_COUNT])
 def test_only_what_this_run_has_read_back_goes(db: ContractDatabase, guard: Guard | None) -> None:
     """A record alone is not believed; the mutant believes it."""
@@ -265,6 +277,7 @@ def test_only_what_this_run_has_read_back_goes(db: ContractDatabase, guard: Guar
     assert finding.command == f"penstock clean {STREAM} --yes"
 
 
+@proves("D5, D9 above a limit in bytes")
 def test_what_an_older_version_has_sealed_is_counted_once(db: ContractDatabase) -> None:
     """By the run of clean, where there is a limit, some at a time; meanwhile too little goes."""
     own = db.connect()
@@ -287,6 +300,8 @@ def test_what_an_older_version_has_sealed_is_counted_once(db: ContractDatabase) 
         database.call(own, "count_log_epochs", topic=STREAM, max_events=0)
 
 
+@proves("D5, D9 above a limit in bytes")
+@proves("D5, D9 above a limit in bytes", guard="record_skips")
 @pytest.mark.parametrize("guard", [None, NO_REASON])
 def test_who_comes_back_is_told_the_limit(db: ContractDatabase, guard: Guard | None) -> None:
     """PS016 and the doctor; the mutant blames the subscription's own policy."""
@@ -307,6 +322,7 @@ def test_who_comes_back_is_told_the_limit(db: ContractDatabase, guard: Guard | N
     assert examine_byte_limits(own) == []
 
 
+@proves("D5, D9 above a limit in bytes")
 def test_the_reason_is_of_the_log_epoch_and_not_of_the_run(db: ContractDatabase) -> None:
     """One is old enough for the subscription's policy, the next is not and goes by the limit."""
     own = db.connect()
@@ -320,6 +336,8 @@ def test_the_reason_is_of_the_log_epoch_and_not_of_the_run(db: ContractDatabase)
     assert found == [("max_lag", None, None), ("max_bytes", 2 * EPOCH, 3 * EPOCH)]
 
 
+@proves("D5, D9 above a limit in bytes")
+@proves("D5, D9 above a limit in bytes", guard="record_skips")
 @pytest.mark.parametrize(("guard", "stood"), [(None, 5), (None, 7), (BELOW_ONLY, 5)])
 def test_who_can_read_the_archive_misses_nothing(
     db: ContractDatabase, guard: Guard | None, stood: int

@@ -47,6 +47,7 @@ from tests.kit.erasing import (
     publish_secrets,
     secret_log,
 )
+from tests.kit.proof import proves
 
 #: The sequences of the key, in each partition.
 PLACES = [2, 6, 10]
@@ -123,6 +124,7 @@ def _member(own: Any, name: str = "mirror") -> dict[str, Any]:
     }
 
 
+@proves("what was erased is nowhere")
 @pytest.mark.long_on("mysql")
 def test_a_key_is_erased_wherever_it_is(log: Log, targets: list[Target]) -> None:
     """Sealed, archived, dead and not sealed: a tombstone; all else stays, byte for byte."""
@@ -199,6 +201,7 @@ def _rehydrate(log: Log, targets: list[Target]) -> None:
     run_backfill(log.url, workers(places), request=asked.request)
 
 
+@proves("what was erased is nowhere")
 def test_what_was_rehydrated_is_erased_without_the_lost_copies(
     db: ContractDatabase, log: Log, targets: list[Target]
 ) -> None:
@@ -230,6 +233,7 @@ def test_what_was_rehydrated_is_erased_without_the_lost_copies(
     assert log.rows_of(0)[0] == before[0]
 
 
+@proves("what was erased is nowhere")
 @pytest.mark.long_on("mariadb")
 def test_what_the_database_has_dropped_is_erased_too(log: Log, targets: list[Target]) -> None:
     """Only the archive has it, and what was rehydrated of it: both are what the log was."""
@@ -332,6 +336,7 @@ def test_what_cannot_be_erased_is_refused(log: Log) -> None:
     assert list_erasures(log.connection)[0].events == 0
 
 
+@proves("what is held is not erased")
 def test_a_hold_refuses(db: ContractDatabase, log: Log) -> None:
     """Nothing is erased, also nothing of what is not held; and in SQL. Mutant: nobody asks."""
     own = log.connection
@@ -348,6 +353,7 @@ def test_a_hold_refuses(db: ContractDatabase, log: Log) -> None:
     assert _step(own, erasure, [6], partition=1) == 1
 
 
+@proves("what is held is not erased")
 def test_an_open_block_refuses(db: ContractDatabase, log: Log) -> None:
     """Its bytes have to be sent again as they are. Mutant: nobody looks at blocks."""
     own = log.connection
@@ -361,6 +367,7 @@ def test_an_open_block_refuses(db: ContractDatabase, log: Log) -> None:
     assert _step(own, erasure, [2]) == 1
 
 
+@proves("what is held is not erased")
 def test_a_block_that_is_being_opened_is_waited_for(db: ContractDatabase, log: Log) -> None:
     """Guard: both lock the lease."""
     own, other = log.connection, db.connect()
@@ -375,6 +382,7 @@ def test_a_block_that_is_being_opened_is_waited_for(db: ContractDatabase, log: L
             step.result(30)
 
 
+@proves("no copy with old bytes counts")
 def test_no_copy_with_old_bytes_counts(db: ContractDatabase, log: Log) -> None:
     """One that is being recorded, too. Mutant: copies are left as they are."""
     own, other = log.connection, db.connect()
@@ -396,6 +404,7 @@ def test_no_copy_with_old_bytes_counts(db: ContractDatabase, log: Log) -> None:
     assert {each.state for each in copies_of(own, TOPIC)} == {"missing", "verified"}
 
 
+@proves("no copy with old bytes counts", guard="the lock in record_copy")
 @pytest.mark.parametrize("db", ["postgres", "mysql"], indirect=True)
 def test_without_the_lock_the_slower_one_counts(db: ContractDatabase, log: Log) -> None:
     """Mutant: a copy is recorded without a lock on its log epoch. MariaDB waits for it anyway."""
@@ -409,6 +418,7 @@ def test_without_the_lock_the_slower_one_counts(db: ContractDatabase, log: Log) 
     assert {each.state for each in copies_of(log.connection, TOPIC)} == {"verified"}
 
 
+@proves("what was erased is nowhere", guard="a late letter is replaced")
 def test_a_letter_that_is_brought_late_is_a_tombstone(db: ContractDatabase, log: Log) -> None:
     """A consumer had read it in the archive before. Mutant: it is stored as it was read."""
     own = log.connection

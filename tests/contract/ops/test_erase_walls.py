@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,21 +12,16 @@ from penstock import database
 from penstock.errors import InvalidArgument, TopicNotFound
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
-from tests.contract.tenants import THEIRS, Tenants, as_login, tenant, tenants_of, three_topics
+from tests.contract.tenants import THEIRS, Tenants, as_login, tenant
 from tests.contract.wall_calls import EPOCHS
+from tests.kit.proof import proves
+
+pytestmark = pytest.mark.usefixtures("neighbours")
 
 NO_WALL: Guard = {
     "postgres": ("hold_erasure", "OR NOT sees_topic(held.topic_id, 'operate')", ""),
     "mysql": ("hold_erasure", "OR NOT is_seen", ""),
 }
-
-
-@pytest.fixture
-def tenants(db: ContractDatabase) -> Iterator[Tenants]:
-    """A topic for us and one for them."""
-    with tenants_of(db) as found:
-        three_topics(found)
-        yield found
 
 
 def _theirs(tenants: Tenants) -> str:
@@ -53,6 +47,7 @@ def _steps(own: Any, erasure: str) -> None:
         database.call(own, "copies_of_erasure", erasure=erasure, key="k", max_rows=1)
 
 
+@proves("what is held is not erased", guard="the right to operate")
 def test_an_erasure_is_its_topic_s_operators(db: ContractDatabase, tenants: Tenants) -> None:
     """Guard: the right in the fence. Mutant: any operator goes on with any erasure."""
     login = tenant(tenants, "ours")

@@ -19,6 +19,7 @@ from tests.contract.databases import ContractDatabase
 from tests.kit.copies import drop
 from tests.kit.erasing import left_in
 from tests.kit.log import drain, read, topic
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, TOPIC, filled, pass_time
 
 DEAD, LAST, MOVED = "tests/dead", "tests/last", "tests/moved"
@@ -52,6 +53,7 @@ def _payloads(own: Any) -> list[list[bytes]]:
     return [[each.payload for each in read(own, name=name)] for name in (TOPIC, DEAD, LAST)]
 
 
+@proves("dead letters that go on")
 @pytest.mark.parametrize("by_key", [True, False])
 def test_a_letter_is_erased_in_every_topic_that_it_went_to(
     db: ContractDatabase, by_key: bool
@@ -93,6 +95,7 @@ def test_a_topic_is_searched_once_for_all_copies(
     assert _payloads(own) == [[b""] * 3, [b""] * 3, [b""]]
 
 
+@proves("dead letters that go on")
 def test_a_copy_that_only_the_archive_has_is_erased_there(
     db: ContractDatabase, tmp_path: Path
 ) -> None:

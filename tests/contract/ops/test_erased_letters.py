@@ -13,6 +13,7 @@ from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.kit.log import drain, put
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease
 
 #: Nothing is a tombstone.
@@ -81,12 +82,14 @@ def _relayed_after(own: Any) -> str:
     return _reason(own)
 
 
+@proves("an erasure in queues and dead letters")
 @pytest.mark.parametrize("way", [_given_up_after, _failed_again_after, _relayed_after])
 def test_who_still_has_the_event_brings_nothing_of_it_back(db: ContractDatabase, way: Any) -> None:
     """Guard: is_tombstone in what writes reasons."""
     assert "secret" not in way(db.connect())
 
 
+@proves("an erasure in queues and dead letters", guard="is_tombstone")
 def test_without_that_its_error_quotes_the_event(db: ContractDatabase) -> None:
     """Mutant: the reason is in the table of dead letters after the erasure."""
     without(db, ANY_REASON)

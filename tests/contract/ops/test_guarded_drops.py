@@ -25,6 +25,7 @@ from tests.kit.cleaning import (
     record_reading,
 )
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -115,6 +116,7 @@ def _dropped(connection: Any) -> list[tuple[int, int]]:
     return [(each.partition, each.log_epoch) for each in found if each.dropped_at is not None]
 
 
+@proves("D9 by reading")
 def test_only_what_the_run_has_read_goes(db: ContractDatabase) -> None:
     """From the oldest on, and each drop says under which run."""
     own = db.connect()
@@ -134,6 +136,7 @@ def _as_stored(db: ContractDatabase, run: str) -> object:
     return stored
 
 
+@proves("D9 by reading", guard="the readings in retention_hold")
 def test_what_nobody_has_read_stays(db: ContractDatabase) -> None:
     """Guard: the reading's line in `retention_hold`. Without it a record alone is believed."""
     own = db.connect()
@@ -144,6 +147,7 @@ def test_what_nobody_has_read_stays(db: ContractDatabase) -> None:
     assert _clean(own, _begin(own)) == [(4, "nothing sealed is left")]
 
 
+@proves("D9 by reading")
 def test_clean_without_a_run_of_its_own_is_refused(db: ContractDatabase) -> None:
     """No token, an unknown one, of another topic, of a run that ended, or began too long ago."""
     own = db.connect()
@@ -175,6 +179,7 @@ def test_a_reading_counts_in_its_own_run_only(db: ContractDatabase) -> None:
     assert _clean(own, read)[0][0] == 4
 
 
+@proves("D9 at a damaged copy", guard="the count in clean_partition")
 def test_one_damaged_copy_stops_the_whole_run(db: ContractDatabase) -> None:
     """It is forgotten, so that backfill makes it again; nothing of the topic goes meanwhile.
 
@@ -201,6 +206,7 @@ def _states(connection: Any) -> list[tuple[int, str, str]]:
     return [(each.partition, each.state, str(each.detail)[:25]) for each in found]
 
 
+@proves("D9 by reading")
 def test_a_copy_that_was_made_again_meanwhile_was_not_read(db: ContractDatabase) -> None:
     """Guard: the copy has to be older than the run."""
     own = db.connect()
@@ -226,6 +232,7 @@ def _moved(connection: Any, epoch: LogEpoch) -> None:
     assert moved
 
 
+@proves("D9 by reading")
 @pytest.mark.parametrize("put", [_again, _moved])
 def test_a_copy_that_is_just_being_recorded_was_not_read(db: ContractDatabase, put: Any) -> None:
     """A run that begins before the commit would read the old file, and find the stamp old enough.
@@ -253,6 +260,7 @@ def test_a_copy_that_is_just_being_recorded_was_not_read(db: ContractDatabase, p
     assert _clean(own, run)[0][0] == 2
 
 
+@proves("D9 by reading", guard="its targets")
 def test_copies_count_on_the_targets_of_the_policy_only(db: ContractDatabase) -> None:
     """A copy on a target that the policy no longer names is read by nobody, and lets nothing go.
 
@@ -310,11 +318,13 @@ def test_targets_of_a_policy(db: ContractDatabase) -> None:
             _keep(own, bad)
 
 
+@proves("D9 by reading")
 def test_all_that_goes_was_read(db: ContractDatabase) -> None:
     """A run reads at most so many and drops exactly those, also when more become due meanwhile."""
     assert _runs_of_clean(db, epochs=40, most=50) == [50, 50, 50, 10]
 
 
+@proves("D9 by reading")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_of_3200_due_log_epochs_all_that_goes_was_read(db: ContractDatabase) -> None:

@@ -31,6 +31,7 @@ from tests.contract.ops.test_guarded_drops import record
 from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import clean_unread
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 
 TOPIC = "bank/accounts"
 OTHER = "bank/cards"
@@ -81,6 +82,7 @@ def _said(epoch: int, name: str = "case 17") -> str:
 GONE = "nothing sealed is left"
 
 
+@proves("D9 under a legal hold")
 def test_a_topic_is_held_until_its_hold_is_released(db: ContractDatabase) -> None:
     """Guard: the hold's line in `retention_hold`; the record says who, when and why."""
     own = db.connect()
@@ -103,6 +105,7 @@ def test_a_topic_is_held_until_its_hold_is_released(db: ContractDatabase) -> Non
     assert _clean(own) == [(5, GONE)] * 2
 
 
+@proves("D9 under a legal hold", guard="retention_hold")
 def test_without_the_guard_what_is_held_goes(db: ContractDatabase) -> None:
     """Mutant: retention does not ask for holds."""
     own = db.connect()
@@ -112,6 +115,7 @@ def test_without_the_guard_what_is_held_goes(db: ContractDatabase) -> None:
     assert _clean(own) == [(5, GONE)]
 
 
+@proves("D9 under a legal hold")
 def test_a_partition_is_held_and_the_others_go(db: ContractDatabase) -> None:
     """Also those of another topic; a partition that comes later is held by a hold of the topic."""
     own = db.connect()
@@ -128,6 +132,7 @@ def test_a_partition_is_held_and_the_others_go(db: ContractDatabase) -> None:
     assert _clean(own)[2] == (1, _said(1, "case 18"))
 
 
+@proves("D9 under a legal hold")
 def test_a_range_holds_the_log_epochs_that_it_touches(db: ContractDatabase) -> None:
     """What lies before it goes; a log epoch goes as one, and the low sequence is one number."""
     own = db.connect()
@@ -150,6 +155,7 @@ def test_a_range_holds_the_log_epochs_that_it_touches(db: ContractDatabase) -> N
     assert gone == [4, 1, 0]
 
 
+@proves("D9 under a legal hold", guard="the range")
 def test_without_the_bound_a_range_holds_what_lies_before_it(db: ContractDatabase) -> None:
     """Mutant: every log epoch below the end of a hold is held."""
     own = db.connect()
@@ -191,6 +197,7 @@ def test_what_cannot_be_held_is_refused(db: ContractDatabase) -> None:
     assert len(holds.list_holds(own, with_released=True)) == 2
 
 
+@proves("D9 under a legal hold")
 def test_a_topic_under_a_hold_is_not_deleted(db: ContractDatabase) -> None:
     """Guard: drop_topics asks for holds; neither alone nor with its namespace."""
     own = db.connect()
@@ -205,11 +212,13 @@ def test_a_topic_under_a_hold_is_not_deleted(db: ContractDatabase) -> None:
     penstock.delete_topic(own, TOPIC)
 
 
+@proves("D9 under a legal hold")
 def test_a_hold_that_comes_during_a_clean_waits_for_it(db: ContractDatabase) -> None:
     """Guard: both lock the topic: a hold that was placed names what is really left."""
     assert _placed_during_a_clean(db, waits=True) == 4
 
 
+@proves("D9 under a legal hold", guard="the lock on the topic")
 def test_without_the_lock_it_promises_what_is_gone(db: ContractDatabase) -> None:
     """Mutant: nobody locks the topic."""
     without(db, NO_LOCK)
@@ -231,6 +240,7 @@ def _placed_during_a_clean(db: ContractDatabase, *, waits: bool) -> int:
         return placed.result(30)
 
 
+@proves("D9 under a legal hold")
 @pytest.mark.long_on("mysql")
 def test_the_storage_of_what_is_held_is_all_that_stays(db: ContractDatabase) -> None:
     """The slice goes, with the events of another topic; the held ones are read as before.

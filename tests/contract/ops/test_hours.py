@@ -21,6 +21,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.kit.log import drain
 from tests.kit.placements import on_each
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, filled
 
 #: Changes after the first page would never be seen.
@@ -73,6 +74,7 @@ def pages(own: Any, size: int) -> list[hours.ChangedHour]:
     return found
 
 
+@proves("a look stays bounded")
 def test_the_hours_of_all_changes_are_found_page_by_page(db: ContractDatabase) -> None:
     """Guard: the change of a copy is looked for after the time that is given, as that of a seal."""
     own = db.connect()

@@ -19,6 +19,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.ops.test_guarded_drops import record
 from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import clean_unread
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease
 
 DAY = 86_400.0
@@ -105,6 +106,7 @@ def _skipped(connection: Any) -> list[tuple[int, int, bool]]:
 HELD = f'subscription "{SUBSCRIPTION}" stands at 0, log epoch 1 ends at 5'
 
 
+@proves("D5, D9 by policy")
 def test_retention_waits_as_long_as_the_policy_says(db: ContractDatabase) -> None:
     """Guard: the time in `lowest_position`. Then it goes, and the skip is recorded."""
     own = db.connect()
@@ -121,6 +123,7 @@ def test_retention_waits_as_long_as_the_policy_says(db: ContractDatabase) -> Non
     assert db.run("SELECT DISTINCT lowest_position FROM penstock.retention_drops") == [(0,)]
 
 
+@proves("D5, D9 by policy")
 def test_a_policy_that_is_inherited_counts_and_one_of_its_own_comes_first(
     db: ContractDatabase,
 ) -> None:
@@ -138,6 +141,7 @@ def test_a_policy_that_is_inherited_counts_and_one_of_its_own_comes_first(
     assert (skip.subscription, skip.first_sequence, skip.last_sequence) == ("slow", 1, 5)
 
 
+@proves("D5, D9 by policy")
 def test_what_is_read_in_part_is_skipped_from_there(db: ContractDatabase) -> None:
     """The row says which events the subscription never got."""
     own = db.connect()
@@ -148,6 +152,7 @@ def test_what_is_read_in_part_is_skipped_from_there(db: ContractDatabase) -> Non
     assert _skipped(own) == [(4, 5, True), (6, 10, True)]
 
 
+@proves("D5, D9 by policy")
 def test_who_comes_back_gets_an_error_that_says_so(db: ContractDatabase) -> None:
     """D5: a typed error, a finding of the doctor, and the row stays when it reads on."""
     own = db.connect()
@@ -168,6 +173,7 @@ def test_who_comes_back_gets_an_error_that_says_so(db: ContractDatabase) -> None
     assert _skipped(own) == [(1, 5, False), (6, 10, False)]
 
 
+@proves("D5, D9 by policy", guard="lowest_position")
 @pytest.mark.parametrize("guard", [ANY_LAG, ANY_AGE])
 def test_without_the_guards_nobody_is_waited_for(db: ContractDatabase, guard: Guard) -> None:
     """Mutants: a policy that says nothing lets all go; one that says something lets it go now."""
@@ -179,6 +185,7 @@ def test_without_the_guards_nobody_is_waited_for(db: ContractDatabase, guard: Gu
     assert _clean(own) == (11, GONE)
 
 
+@proves("D5, D9 by policy", guard="record_skips")
 def test_without_the_record_it_is_skipped_in_silence(db: ContractDatabase) -> None:
     """Mutant: what D5 forbids."""
     own = db.connect()
@@ -192,6 +199,7 @@ def test_without_the_record_it_is_skipped_in_silence(db: ContractDatabase) -> No
 # Without an archive.
 
 
+@proves("D5, D9 by policy")
 def test_without_a_copy_only_what_a_policy_says(db: ContractDatabase) -> None:
     """`archive: none`: no copy is asked for, none is read back, and the drop says so."""
     own = db.connect()
@@ -274,6 +282,7 @@ def _keep_letters(connection: Any, seconds: float) -> None:
     policies.set_policy(connection, "keep", settings, **where)
 
 
+@proves("dead letters by age")
 def test_dead_letters_go_by_their_own_age(db: ContractDatabase) -> None:
     """By the sweep, with a record; parked and redriven ones wait for somebody, and stay."""
     own = db.connect()
@@ -291,6 +300,7 @@ def test_dead_letters_go_by_their_own_age(db: ContractDatabase) -> None:
     ) == [(1, "x", "the policy dead_letter_seconds"), (3, "x", "the policy dead_letter_seconds")]
 
 
+@proves("dead letters by age")
 def test_dead_letters_under_a_legal_hold_stay(db: ContractDatabase) -> None:
     """Guard: the hold's line; without it they go."""
     own = db.connect()
@@ -303,6 +313,7 @@ def test_dead_letters_under_a_legal_hold_stay(db: ContractDatabase) -> None:
     assert sweep(own).expired_letters == 1
 
 
+@proves("dead letters by age", guard="parked")
 def test_without_the_guard_a_parked_letter_goes(db: ContractDatabase) -> None:
     """Mutant: later events of its key would wait behind nothing."""
     own = db.connect()

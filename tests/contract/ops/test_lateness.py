@@ -12,6 +12,7 @@ from penstock import database, subscriptions
 from penstock.subscriptions import Lag, queue
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, acknowledge, all_older, filled, more, pass_time, receive
 
 
@@ -29,6 +30,7 @@ def late(own: Connection) -> Lag:
     return found
 
 
+@proves("a queue is late by what nobody has taken")
 def test_what_waits_for_a_retry_does_not_make_a_queue_late(own: Connection) -> None:
     """Guard: lateness, without which its position counts, where the first of them stands."""
     filled(own, 20)
@@ -42,6 +44,7 @@ def test_what_waits_for_a_retry_does_not_make_a_queue_late(own: Connection) -> N
     assert (found.lag_events, found.lag_seconds, found.holder) == (0, 0.0, None)
 
 
+@proves("a queue is late by what nobody has taken")
 def test_what_was_never_handed_out_makes_it_late_by_its_own_age(own: Connection) -> None:
     """The oldest event is in somebody's hands for an hour; what came later waits for 100 s."""
     filled(own, 5)
@@ -54,6 +57,7 @@ def test_what_was_never_handed_out_makes_it_late_by_its_own_age(own: Connection)
     assert found.lag_seconds == pytest.approx(100, abs=60)
 
 
+@proves("a queue is late by what nobody has taken")
 def test_what_no_worker_takes_again_makes_it_late(own: Connection) -> None:
     """Guard: `is_left`.  The only worker died: all was handed out once, and its time is over."""
     filled(own, 5, visibility_seconds=30)

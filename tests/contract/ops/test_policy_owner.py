@@ -16,6 +16,7 @@ from penstock.subscriptions import policies
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
+from tests.kit.proof import proves
 
 TOPIC = "shop/orders"
 TEXT = f"""
@@ -60,6 +61,7 @@ def in_force(connection: Any) -> tuple[list[tuple[str, Any]], list[tuple[int, st
     return settings, [(each.minimum_age_seconds, each.origin) for each in kept]
 
 
+@proves("a policy file owns what it has set")
 def test_another_file_shows_drift_and_changes_nothing(db: ContractDatabase) -> None:
     """The history names the file.  Guard: _Claim; without it the second file takes all back."""
     own = filled(db)
@@ -87,6 +89,7 @@ relays:
 """
 
 
+@proves("a policy file owns what it has set")
 def test_the_relays_of_a_file_are_its_own_too(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +114,7 @@ def test_the_relays_of_a_file_are_its_own_too(
     assert policy.follows(own, first)
 
 
+@proves("a policy file owns what it has set")
 def test_a_file_that_is_told_to_takes_over_all_that_files_have_set(db: ContractDatabase) -> None:
     """What a hand has set stays.  The file of before changes nothing from then on."""
     own = filled(db)
@@ -161,6 +165,7 @@ def test_what_a_file_without_a_name_has_set_is_not_another_file_s(db: ContractDa
     assert len(policy.apply(own, the_file(""), take_over=True)) == 1
 
 
+@proves("a policy file owns what it has set", guard="the value that was there already")
 def test_without_the_guard_a_value_that_was_there_stays_a_hand_s(db: ContractDatabase) -> None:
     """Mutant: what the file names is drift for ever, and stays when it leaves the file."""
     own = db.connect()

@@ -27,6 +27,7 @@ from penstock.records import Event, Message
 from penstock.subscriptions import dead_letters, queue
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import drain
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, TOPIC, filled, more, pass_time
 from tests.kit.taking import Taking
 
@@ -94,6 +95,7 @@ def test_what_no_relay_can_be_is_refused(db: ContractDatabase, tmp_path: Path) -
         QueueRelay(db.url, QUEUE, JsonlSink(tmp_path))
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_an_event_goes_through_its_states(db: ContractDatabase, own: Any) -> None:
     """O-F5: pending, in flight, sent, failed; what was refused is dead at once."""
 
@@ -125,6 +127,7 @@ def test_an_event_goes_through_its_states(db: ContractDatabase, own: Any) -> Non
         events(own, max_events=1001)
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_two_relays_never_send_the_same_event(db: ContractDatabase, own: Any) -> None:
     filled(own, 120, 2)
     sink = Taking()
@@ -151,6 +154,7 @@ def _crashed(db: ContractDatabase, own: Any, sink: Any) -> QueueRelay:
     return relay
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_a_crash_after_sending_sends_once_more_and_a_late_mark_changes_nothing(
     db: ContractDatabase, own: Any
 ) -> None:
@@ -168,6 +172,7 @@ def test_a_crash_after_sending_sends_once_more_and_a_late_mark_changes_nothing(
     late._sender.close()
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_the_last_attempt_is_the_tenth(db: ContractDatabase, own: Any) -> None:
     """O-T4: 9 and 10. Others get through, so it is not the sink that is away."""
     filled(own, 1)
@@ -188,6 +193,7 @@ def test_the_last_attempt_is_the_tenth(db: ContractDatabase, own: Any) -> None:
     assert events(own)[0].state == "sent"
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_a_poison_event_that_kills_its_relay_is_counted(db: ContractDatabase, own: Any) -> None:
     """O-W3: at hand-out."""
     filled(own, 1)
@@ -209,6 +215,7 @@ def test_a_publishers_own_limit_counts(db: ContractDatabase, own: Any) -> None:
     assert states(own) == ["failed", "sent"]
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_when_nothing_gets_through_no_event_is_to_blame(db: ContractDatabase, own: Any) -> None:
     """O-F8: attempts end an event there only if that was asked for."""
     filled(own, 12)
@@ -239,6 +246,7 @@ def test_attempts_count_while_the_sink_is_away_if_that_is_asked_for(
     assert states(own) == ["failed", "failed"]
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_a_slow_event_has_failed_and_its_mark_has_a_time_limit_of_its_own(
     db: ContractDatabase, own: Any
 ) -> None:
@@ -258,6 +266,7 @@ def test_a_slow_event_has_failed_and_its_mark_has_a_time_limit_of_its_own(
     assert slow.last_error == "SinkUnavailable: the sink did not take it within 0.05 s"
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_a_call_that_does_not_end_is_left_behind(
     db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,15 +307,18 @@ def _held_up(db: ContractDatabase, own: Any, *, extends: bool) -> list[str]:
     return second.taken
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_a_slow_batch_is_extended(db: ContractDatabase, own: Any) -> None:
     """O-W1. Guard: QueueRelay._extend."""
     assert _held_up(db, own, extends=True) == []
 
 
+@proves("a queue's relay loses and hides nothing", guard="QueueRelay._extend")
 def test_otherwise_others_would_send_it_too(db: ContractDatabase, own: Any) -> None:
     assert _held_up(db, own, extends=False) == ["1", "2", "3"]
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_a_key_keeps_its_order_behind_a_poison_event(db: ContractDatabase, own: Any) -> None:
     """Others of other keys pass.  That they get through says whom to blame."""
     filled(own, 0)

@@ -19,6 +19,7 @@ from penstock.records import Event, Message
 from penstock.subscriptions import queue
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import topic
+from tests.kit.proof import proves
 from tests.kit.taking import Taking
 
 ROUNDS, EVENTS, HOT = 100, 6, 3
@@ -92,6 +93,7 @@ def _p99(took: list[float]) -> float:
     return statistics.quantiles(took, n=100)[98]
 
 
+@proves("a queue's relay loses and hides nothing")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_poison_event_in_a_hot_key_holds_up_its_key_alone(db: ContractDatabase) -> None:

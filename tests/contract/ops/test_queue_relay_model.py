@@ -20,6 +20,7 @@ from penstock.records import Event, Message
 from penstock.subscriptions import queue
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.queue import TOPIC, pass_time
 from tests.kit.taking import Taking
 
@@ -179,6 +180,7 @@ _SHORT = settings(
 )
 
 
+@proves("a queue's relay loses and hides nothing")
 @_SHORT
 @given(steps=STEPS, order=st.sampled_from(["none", "key"]))
 def test_any_run_keeps_its_promises(
@@ -187,6 +189,7 @@ def test_any_run_keeps_its_promises(
     _play(filled, steps, order)
 
 
+@proves("a queue's relay loses and hides nothing")
 @pytest.mark.long
 @settings(_SHORT, max_examples=150, derandomize=False)
 @given(steps=STEPS, order=st.sampled_from(["none", "key"]))
@@ -196,6 +199,7 @@ def test_any_run_keeps_its_promises_at_length(
     _play(filled, steps, order)
 
 
+@proves("a queue's relay loses and hides nothing", guard="that a sent event is marked")
 def test_without_the_mark_an_event_would_be_sent_twice(
     filled: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from penstock.subscriptions import queue
 from penstock.topics import names
 from tests.contract.consumer.test_passing import TROUBLES
 from tests.contract.databases import ContractDatabase
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled, pass_time
 from tests.kit.taking import Taking
 
@@ -64,6 +65,7 @@ def _scripted(patch: pytest.MonkeyPatch, home: Any, name: str, *steps: Any) -> N
     patch.setattr(home, name, scripted)
 
 
+@proves("a queue's relay loses and hides nothing")
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_it_goes_on_after_what_passes(
     db: ContractDatabase, own: Any, trouble: Any, monkeypatch: pytest.MonkeyPatch
@@ -77,6 +79,7 @@ def test_it_goes_on_after_what_passes(
     assert queue.statistics(own, QUEUE).size == 0
 
 
+@proves("a queue's relay loses and hides nothing", guard="QueueRelay._goes_on_after")
 def test_without_the_guard_an_outage_ends_it(
     db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ def test_what_is_wrong_at_the_start_ends_it(
         relay.run(stop)
 
 
+@proves("a queue's relay loses and hides nothing")
 @pytest.mark.parametrize(
     ("home", "name"),
     [
@@ -131,6 +135,7 @@ def test_what_is_ready_is_not_forgotten(
     assert not relay._in_hand
 
 
+@proves("a queue's relay loses and hides nothing", guard="that _begin pops last")
 def test_without_that_its_lease_would_be_kept_for_ever(
     db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,18 +169,21 @@ def _late(db: ContractDatabase, own: Any, turns: Any) -> tuple[list[str], QueueR
     return sink.taken, first
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_what_others_had_meanwhile_is_not_sent_after_it(db: ContractDatabase, own: Any) -> None:
     """Its leases are lost.  Guard: QueueRelay._forget."""
     taken, relay = _late(db, own, QueueRelay.turn)
     assert (taken, dict(relay._in_hand), list(relay._ready)) == ([], {}, [])
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_a_lease_that_is_over_is_given_back(db: ContractDatabase, own: Any) -> None:
     """Nobody has told the relay that it was lost.  Guard: the look at its time in _begin."""
     taken, relay = _late(db, own, QueueRelay._begin)
     assert (taken, relay.result.stale) == ([], 3)
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_an_extension_that_did_not_come_through_is_tried_again(
     db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +202,7 @@ def test_an_extension_that_did_not_come_through_is_tried_again(
     relay._sender.close()
 
 
+@proves("a queue's relay loses and hides nothing", guard="QueueRelay._forget")
 def test_without_the_guards_a_late_relay_sends_it_again(
     db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

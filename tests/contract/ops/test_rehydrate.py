@@ -35,6 +35,7 @@ from tests.contract.kit import count, give_up_soon, open_transaction
 from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import clean_unread
 from tests.kit.log import drain, part, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, member_with_lease
 
 NO_COMPARISON: Guard = {
@@ -150,6 +151,7 @@ def _bring(connection: Any, rows: list[Row], **window: Any) -> None:
     requests.finish(connection, claim)
 
 
+@proves("what came back is what was sealed")
 def test_what_came_back_is_read_as_it_was(db: ContractDatabase) -> None:
     """By fetch: the same events, with every byte, header and time."""
     own = db.connect()
@@ -185,6 +187,7 @@ def test_an_event_that_came_back_can_be_given_up(db: ContractDatabase) -> None:
     assert stream.position(own, SUBSCRIPTION, STREAM) == {0: 31}
 
 
+@proves("what came back is what was sealed", guard="the end in read_rehydrated")
 def test_a_gap_is_not_passed_over(db: ContractDatabase) -> None:
     """A read ends before what did not come back, and refuses to begin there.
 
@@ -242,6 +245,7 @@ def test_one_commit_parks_what_came_back_and_what_is_brought(db: ContractDatabas
     assert db.run("SELECT attempts, attempts_before FROM penstock.dead_letters") == [(0, 0)] * 2
 
 
+@proves("what came back is what was sealed", guard="finish_rehydration")
 def test_what_is_not_what_was_sealed_does_not_come_back(db: ContractDatabase) -> None:
     """A flipped bit, a missing event, another one's event: nothing is seen, nothing is recorded.
 
@@ -263,6 +267,7 @@ def test_what_is_not_what_was_sealed_does_not_come_back(db: ContractDatabase) ->
     assert bring_back(own, claim, unit, good[:-1])
 
 
+@proves("what came back is what was sealed")
 def test_nobody_sees_a_part_of_it(db: ContractDatabase) -> None:
     """Also not when the runner dies before its commit."""
     own = db.connect()
@@ -298,6 +303,7 @@ def _leave(connection: Any, rows: list[Row]) -> None:
     requests.cancel(connection, claim.request)
 
 
+@proves("what came back is what was sealed")
 def test_what_was_never_finished_is_not_read(db: ContractDatabase) -> None:
     """Neither by fetch nor by a letter, and the next attempt brings what was sealed.
 
@@ -319,6 +325,7 @@ def test_what_was_never_finished_is_not_read(db: ContractDatabase) -> None:
         _bring(own, rows, from_sequence=11, to_sequence=11)
 
 
+@proves("what came back is what was sealed", guard="begin_rehydration")
 def test_a_letter_takes_nothing_that_was_never_finished(db: ContractDatabase) -> None:
     """The event of a letter is one that was compared with the seal.
 

@@ -27,6 +27,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.sinks import InFront, relay_once
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, holders, member_with_lease, more, stored
 
@@ -179,6 +180,7 @@ def _open_and_lost(db: ContractDatabase) -> tuple[Any, Membership, Lease]:
     return own, member, lease
 
 
+@proves("Kafka, exactly once")
 @pytest.mark.parametrize(
     "case", [("sent", 4, (5, 10)), ("not-sent", 0, (1, 7))], ids=["sent", "not-sent"]
 )

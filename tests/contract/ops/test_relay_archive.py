@@ -23,6 +23,7 @@ from tests.contract.ops.test_relay import FAST, Scripted
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.copies import copy_all, drop
 from tests.kit.log import part
+from tests.kit.proof import proves
 from tests.kit.sinks import relay_once
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease, more
 
@@ -64,6 +65,7 @@ def _all(last: int = 20) -> list[tuple[int, int]]:
     return [(n, n) for n in range(1, last + 1)]
 
 
+@proves("the whole history, relayed")
 def test_it_reads_on_from_the_archive(db: ContractDatabase, sink: Scripted, target: Target) -> None:
     """Blocks end at the low sequence; then it goes on in the database."""
     _cold(db.connect(), target)
@@ -105,6 +107,7 @@ def test_without_a_target_the_error_names_the_option(
     assert sink.blocks == []
 
 
+@proves("the whole history, relayed")
 def test_a_successor_sends_the_block_that_was_recorded(
     db: ContractDatabase, sink: Scripted, target: Target
 ) -> None:
@@ -129,6 +132,7 @@ def test_a_successor_sends_the_block_that_was_recorded(
     assert sink.written() == _all(4)
 
 
+@proves("the whole history, relayed")
 def test_a_refused_event_becomes_a_dead_letter_with_its_payload(
     db: ContractDatabase, sink: Scripted, target: Target
 ) -> None:
@@ -163,6 +167,7 @@ def test_an_open_block_whose_events_are_dropped_is_sent_from_the_archive(
     assert [each.reopened for each in sink.blocks] == [False, True]
 
 
+@proves("the whole history, relayed", guard="where a cold block ends")
 @pytest.mark.parametrize("mutant", [False, True])
 def test_a_cold_block_ends_below_the_low_sequence(
     db: ContractDatabase, target: Target, mutant: bool

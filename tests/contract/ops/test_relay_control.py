@@ -24,6 +24,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.ops.test_relay import FAST
 from tests.kit.log import drain
+from tests.kit.proof import proves
 from tests.kit.sinks import InFront
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, more
 from tests.relay.stores import Streams, StreamsServer, ids
@@ -64,6 +65,7 @@ class Away(InFront):
         channel.send_block(block)
 
 
+@proves("a relay keeps its pace")
 @pytest.mark.long_on("mysql")
 def test_a_rate_is_kept(db: ContractDatabase, streams: Streams) -> None:
     own = db.connect()
@@ -78,6 +80,7 @@ def test_a_rate_is_kept(db: ContractDatabase, streams: Streams) -> None:
     sink.close()
 
 
+@proves("a relay keeps its pace")
 def test_an_open_breaker_asks_the_sink_for_nothing_and_then_with_one_block(
     db: ContractDatabase, streams: Streams
 ) -> None:

@@ -21,6 +21,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.ops.test_relay_lanes import FAST, SECONDS, Watched, positions, running
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled
 from tests.relay.test_abort import Silent, environ
 
@@ -60,6 +61,7 @@ def _lost(db: ContractDatabase, sink: Hung) -> Relay:
     return relay
 
 
+@proves("partitions are sent side by side")
 def test_a_call_ends_with_its_lease(db: ContractDatabase, tmp_path: Path) -> None:
     """Guard: RelayLanes._look. What it would have done is no failure of the sink."""
     sink = Hung(tmp_path)
@@ -68,6 +70,7 @@ def test_a_call_ends_with_its_lease(db: ContractDatabase, tmp_path: Path) -> Non
     assert [(b.first_sequence, b.last_sequence) for b in sink.blocks] == [(1, 4), (3, 4)]
 
 
+@proves("partitions are sent side by side", guard="the end of a lane")
 def test_without_that_it_would_go_on(
     db: ContractDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +94,7 @@ def _stopped(db: ContractDatabase, sink: Any, began: threading.Event) -> tuple[R
     return relay, time.monotonic() - since
 
 
+@proves("partitions are sent side by side")
 def test_a_socket_that_stays_silent_does_not_hold_up_the_end(db: ContractDatabase) -> None:
     """The block stays open and no failure is counted, so the next relay sends it as it was."""
     own = db.connect()
@@ -104,6 +108,7 @@ def test_a_socket_that_stays_silent_does_not_hold_up_the_end(db: ContractDatabas
     assert (positions(own), count(db, "blocks")) == ({0: 0}, 1)
 
 
+@proves("partitions are sent side by side")
 def test_a_call_that_cannot_be_ended_is_left_behind(
     db: ContractDatabase,
     tmp_path: Path,

@@ -25,6 +25,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.ops.test_relay import FAST
 from tests.contract.stream_kit import Guard, without
 from tests.kit.copies import copy_all, drop
+from tests.kit.proof import proves
 from tests.kit.sinks import InFront, relay_once
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease, more
 from tests.relay.stores import Streams, StreamsServer, ids
@@ -71,6 +72,7 @@ def failing(db: ContractDatabase, streams: Streams, options: str = "", **more: A
     raise AssertionError("no run has failed")
 
 
+@proves("a sink that was changed is not continued")
 def test_a_lost_sink_stops_the_relay_and_resend_brings_everything_again(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -121,6 +123,7 @@ def _refused_again(db: ContractDatabase, streams: Streams, targets: Sequence[Tar
     assert (letter.sequence, letter.reason) == (3, "too large now")
 
 
+@proves("a sink that was changed is not continued")
 def test_an_event_that_is_refused_when_it_is_sent_again_is_a_dead_letter(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -186,6 +189,7 @@ def test_what_is_sent_again_has_no_more_bytes_than_a_block(
     assert counting.ranges == [(14, 14), (1, 5), (6, 9), (10, 11), (12, 13), (14, 14)]
 
 
+@proves("a sink that was changed is not continued")
 def test_what_a_person_has_left_out_is_no_gap(
     db: ContractDatabase, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +227,7 @@ def _left_out_and_lost(db: ContractDatabase, streams: Streams) -> Any:
     return own
 
 
+@proves("a sink that was changed is not continued")
 def test_what_a_seek_has_left_out_is_not_sent_after_a_later_loss(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -239,6 +244,7 @@ def test_what_a_seek_has_left_out_is_not_sent_after_a_later_loss(
     assert [tuple(each) for each in ranges] == [(1, 12)]
 
 
+@proves("a sink that was changed is not continued", guard="who moved it")
 def test_without_the_record_a_later_loss_would_bring_it(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -249,6 +255,7 @@ def test_without_the_record_a_later_loss_would_bring_it(
         assert streams.ids() == [*ids(4, 10), *ids(16, 21)]
 
 
+@proves("a sink that was changed is not continued", guard="who moved it")
 def test_otherwise_a_seek_would_stop_the_relay(db: ContractDatabase, streams: Streams) -> None:
     without(db, NOBODY_MOVES)
     filled(db.connect())

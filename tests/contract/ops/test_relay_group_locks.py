@@ -13,6 +13,7 @@ from penstock.subscriptions.relay_groups import relay_groups, set_relay_group
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.kit.log import topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM
 
 RELAY = "everywhere"
@@ -31,6 +32,7 @@ LOOKS_ONCE: Guard = {
 }
 
 
+@proves("a relay stands where its quorum is", guard="the lock of its topics")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_topics_are_locked_before_sinks(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, guarded: bool
@@ -60,6 +62,8 @@ def test_topics_are_locked_before_sinks(
         assert sorted(relay_groups(own)[RELAY].sinks) == ["a", "b", "c"]
 
 
+@proves("a relay stands where its quorum is")
+@proves("a relay stands where its quorum is", guard="the second look of a removal")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_sink_is_not_removed_while_a_relay_takes_it(db: ContractDatabase, guarded: bool) -> None:
     """The removal has looked before the relay took it: nothing of it may stay in the relay."""

@@ -36,6 +36,7 @@ from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import clean_unread
 from tests.kit.copies import copy_all, drop
 from tests.kit.log import topic
+from tests.kit.proof import proves
 from tests.kit.sinks import InFront
 from tests.kit.stream import STREAM, more
 
@@ -103,6 +104,7 @@ def _at(own: Any) -> int:
     return found.position
 
 
+@proves("a relay stands where its quorum is")
 def test_it_stands_where_its_quorum_has_passed(db: ContractDatabase) -> None:
     """The second fastest of three moves it; each sink keeps a position of its own."""
     own = db.connect()
@@ -123,6 +125,8 @@ def test_it_stands_where_its_quorum_has_passed(db: ContractDatabase) -> None:
     assert (line.subscription, line.position, line.lag_events) == (RELAY, 8, 2)
 
 
+@proves("a relay stands where its quorum is")
+@proves("a relay stands where its quorum is", guard="where it stood")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_it_never_moves_back_with_a_sink(db: ContractDatabase, guarded: bool) -> None:
     """A person moves a sink back: that one sends again, and the relay has passed all the same."""
@@ -141,6 +145,8 @@ def test_it_never_moves_back_with_a_sink(db: ContractDatabase, guarded: bool) ->
         assert _at(own) == 7
 
 
+@proves("a relay stands where its quorum is")
+@proves("a relay stands where its quorum is", guard="where it stood")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_it_never_moves_back_with_its_quorum(db: ContractDatabase, guarded: bool) -> None:
     """Neither when more sinks have to pass, nor when one is removed."""
@@ -162,6 +168,8 @@ def test_it_never_moves_back_with_its_quorum(db: ContractDatabase, guarded: bool
         assert _at(own) == 9
 
 
+@proves("a relay stands where its quorum is")
+@proves("a relay stands where its quorum is", guard="the start of a sink")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_new_sink_counts_once_it_has_caught_up(db: ContractDatabase, guarded: bool) -> None:
     """It never gets what came before it, so it does not stand for another one there."""
@@ -213,6 +221,8 @@ def test_an_impossible_quorum_is_refused(db: ContractDatabase, quorum: int) -> N
     assert relay_groups(own)[RELAY].ack_quorum == 1
 
 
+@proves("a relay stands where its quorum is")
+@proves("a relay stands where its quorum is", guard="the check of a removal")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_removal_that_makes_the_quorum_impossible_is_refused(
     db: ContractDatabase, guarded: bool
@@ -290,6 +300,7 @@ def _low(own: Any) -> int:
     return int(dict(database.call(own, "low_sequences", topic=STREAM))[0])
 
 
+@proves("a relay stands where its quorum is")
 def test_retention_goes_by_the_quorum_if_it_is_told_to(db: ContractDatabase, tmp_path: Any) -> None:
     """What the quorum has passed is dropped; the late sink is not skipped, the archive has it."""
     own, target = db.connect(), Target("one", str(tmp_path / "archive"))
@@ -308,6 +319,7 @@ def test_retention_goes_by_the_quorum_if_it_is_told_to(db: ContractDatabase, tmp
     assert _low(own) == 6
 
 
+@proves("a relay stands where its quorum is", guard="the copies")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_without_copies_retention_waits_for_every_sink(
     db: ContractDatabase, tmp_path: Any, guarded: bool
@@ -324,6 +336,7 @@ def test_without_copies_retention_waits_for_every_sink(
     assert _low(own) == (1 if guarded else 6)
 
 
+@proves("a relay stands where its quorum is", guard="the copies")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_retention_by_the_quorum_is_refused_without_copies(
     db: ContractDatabase, guarded: bool
@@ -362,6 +375,7 @@ def _in_files(folder: Path) -> list[int]:
     ]
 
 
+@proves("a relay stands where its quorum is")
 def test_a_dead_sink_gets_everything_later_once_and_in_order(
     db: ContractDatabase, tmp_path: Path
 ) -> None:
@@ -400,6 +414,7 @@ def test_a_dead_sink_gets_everything_later_once_and_in_order(
     assert relay_group_lag(own, RELAY)[0].sinks_there == 3
 
 
+@proves("a relay stands where its quorum is", guard="the lock of its sinks")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_commit_waits_for_a_change_of_the_quorum(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, guarded: bool

@@ -25,6 +25,7 @@ from penstock.subscriptions.dead_letters import dead_letters
 from penstock.subscriptions.overview import describe_subscription
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.sinks import InFront
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled
 
@@ -129,6 +130,7 @@ def _threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name.startswith("relay")]
 
 
+@proves("partitions are sent side by side")
 def test_partitions_are_sent_at_the_same_time(db: ContractDatabase, tmp_path: Path) -> None:
     """Guard: the threads of RelayLanes."""
     own = db.connect()
@@ -139,6 +141,7 @@ def test_partitions_are_sent_at_the_same_time(db: ContractDatabase, tmp_path: Pa
     assert (len(sink.opened), sink.closed, sink.most, _threads()) == (3, 3, 1, [])
 
 
+@proves("partitions are sent side by side", guard="the lanes")
 def test_one_after_the_other_they_would_wait(db: ContractDatabase, tmp_path: Path) -> None:
     """Mutant: one thread."""
     filled(db.connect(), partitions=3, events=4)
@@ -147,6 +150,7 @@ def test_one_after_the_other_they_would_wait(db: ContractDatabase, tmp_path: Pat
     assert result.failures >= 1
 
 
+@proves("partitions are sent side by side")
 def test_a_slow_partition_holds_up_no_other(db: ContractDatabase, tmp_path: Path) -> None:
     """Its successor blocks wait, and it is never in two threads."""
     own = db.connect()
@@ -161,6 +165,7 @@ def test_a_slow_partition_holds_up_no_other(db: ContractDatabase, tmp_path: Path
     assert (sink.most, relay.stats.failures) == (1, 0)
 
 
+@proves("partitions are sent side by side")
 def test_what_is_being_sent_at_the_end_is_committed(db: ContractDatabase, tmp_path: Path) -> None:
     """And nothing more is begun; no thread and no channel are left. Guard: Relay._finish."""
     own = db.connect()
@@ -174,6 +179,7 @@ def test_what_is_being_sent_at_the_end_is_committed(db: ContractDatabase, tmp_pa
     assert (sink.closed, _threads()) == (len(sink.opened), [])
 
 
+@proves("partitions are sent side by side", guard="the record of a sent block")
 def test_without_that_it_would_be_sent_again(
     db: ContractDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +193,7 @@ def test_without_that_it_would_be_sent_again(
     assert positions(own) == {0: 0}
 
 
+@proves("partitions are sent side by side")
 def test_what_was_sent_under_a_lost_lease_is_not_committed(
     db: ContractDatabase, tmp_path: Path
 ) -> None:
@@ -207,6 +214,7 @@ def test_what_was_sent_under_a_lost_lease_is_not_committed(
     )
 
 
+@proves("partitions are sent side by side")
 def test_after_each_error_there_is_another_channel(db: ContractDatabase, tmp_path: Path) -> None:
     """Guard: RelayLanes closes it, also when one event was refused."""
     own = db.connect()

@@ -16,6 +16,7 @@ from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.ops.test_relay import FAST
 from tests.contract.stream_kit import Guard, without
+from tests.kit.proof import proves
 from tests.kit.sinks import InFront
 from tests.kit.storage import cut
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, more
@@ -103,6 +104,7 @@ def _put(db: ContractDatabase, streams: Streams) -> Any:
     return own
 
 
+@proves("a sink that was changed is not continued")
 def test_it_stays_left_out_when_its_slice_is_dropped(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -114,6 +116,7 @@ def test_it_stays_left_out_when_its_slice_is_dropped(
     assert streams.ids() == [*ids(1, 10), *ids(16, 20)]
 
 
+@proves("a sink that was changed is not continued", guard="carry_positions")
 def test_without_its_reason_resend_would_bring_it(db: ContractDatabase, streams: Streams) -> None:
     without(db, FORGETS)
     own = _put(db, streams)
@@ -122,6 +125,7 @@ def test_without_its_reason_resend_would_bring_it(db: ContractDatabase, streams:
     assert streams.ids() == ids(1, 20)
 
 
+@proves("a sink that was changed is not continued")
 def test_it_stays_left_out_when_the_next_block_is_given_up_whole(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -137,6 +141,7 @@ def test_it_stays_left_out_when_the_next_block_is_given_up_whole(
     assert streams.ids() == [*ids(1, 10), *ids(24, 25)]
 
 
+@proves("a sink that was changed is not continued", guard="stay_put")
 def test_otherwise_a_healthy_sink_would_be_behind(db: ContractDatabase, streams: Streams) -> None:
     without(db, MOVES_ON)
     own = _put(db, streams)

@@ -22,6 +22,7 @@ from tests.contract.kit import count
 from tests.contract.ops.test_relay import FAST
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.log import drain
+from tests.kit.proof import proves
 from tests.kit.sinks import relay_once
 from tests.kit.stream import STREAM, SUBSCRIPTION, member_with_lease
 from tests.relay.stores import Streams, StreamsServer, ids
@@ -79,6 +80,7 @@ def left_out(db: ContractDatabase) -> int:
     return int(found)
 
 
+@proves("what rules leave out is no loss")
 def test_blocks_of_which_nothing_is_sent_are_passed_and_counted(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -97,6 +99,7 @@ def test_blocks_of_which_nothing_is_sent_are_passed_and_counted(
     assert count(db, "relay_places") == 0
 
 
+@proves("what rules leave out is no loss")
 def test_a_sink_that_has_lost_what_it_was_sent_is_still_told_and_filled(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -113,6 +116,7 @@ def test_a_sink_that_has_lost_what_it_was_sent_is_still_told_and_filled(
     assert streams.ids() == ["1-1", "1-3", "1-9"]
 
 
+@proves("what rules leave out is no loss", guard="relay_places")
 @pytest.mark.long_on("mysql")
 def test_without_what_the_database_keeps_a_filter_would_look_like_a_loss(
     db: ContractDatabase, streams: Streams, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +128,7 @@ def test_without_what_the_database_keeps_a_filter_would_look_like_a_loss(
     assert "SinkBehind" in failing(db, streams, "#type=a").last_error
 
 
+@proves("what rules leave out is no loss")
 def test_a_filter_can_come_and_go(db: ContractDatabase, streams: Streams) -> None:
     """What a relay without rules has sent was sent: losing it shows."""
     own = db.connect()
@@ -156,6 +161,7 @@ def test_who_puts_the_subscription_somewhere_begins_there(
     assert streams.ids() == ["1-9", "1-11"]
 
 
+@proves("what rules leave out is no loss", guard="who put the position")
 @pytest.mark.long_on("mysql")
 def test_otherwise_it_would_look_for_what_was_sent_before(
     db: ContractDatabase, streams: Streams
@@ -170,6 +176,7 @@ def test_otherwise_it_would_look_for_what_was_sent_before(
     assert "SinkBehind" in failing(db, streams, "#type=a").last_error
 
 
+@proves("what rules leave out is no loss")
 def test_a_relay_that_is_late_is_refused_and_a_successor_sends_its_block(
     db: ContractDatabase, streams: Streams
 ) -> None:
@@ -202,6 +209,7 @@ def test_a_relay_that_is_late_is_refused_and_a_successor_sends_its_block(
     late.close()
 
 
+@proves("what rules leave out is no loss")
 @pytest.mark.long_on("mysql")
 def test_events_choose_their_streams_and_each_is_exact(
     db: ContractDatabase, streams: Streams

@@ -29,6 +29,7 @@ from tests.contract.kit import count
 from tests.contract.ops.test_relay import FAST
 from tests.contract.stream_kit import Guard, without
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.relay.blocks import TOPIC, block, event, lease
 from tests.support import PostgresServer
 
@@ -119,16 +120,19 @@ def _one_is_late(target: Target) -> None:
     assert target.numbers() == list(range(1, 511))
 
 
+@proves("another database gets each event once")
 def test_a_successor_completes_the_block_and_who_is_late_publishes_nothing(target: Target) -> None:
     _one_is_late(target)
 
 
+@proves("another database gets each event once", guard="the comparison")
 def test_without_the_comparison_a_late_relay_doubles(target: Target) -> None:
     without(target.db, NOT_COMPARED)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         _one_is_late(target)
 
 
+@proves("another database gets each event once")
 def test_two_at_once_publish_a_block_once(target: Target) -> None:
     """The second waits for the first at the row, and then finds another place."""
     channels = [target.channel(), target.channel()]
@@ -256,12 +260,14 @@ def _to_each_other(db: ContractDatabase, other_url: str) -> list[list[Event]]:
         ]
 
 
+@proves("another database gets each event once")
 def test_two_databases_relay_to_each_other(db: ContractDatabase, other_url: str) -> None:
     """Each event is in both, once."""
     for found in _to_each_other(db, other_url):
         assert len(found) == len({each.event_id for each in found}) == 20
 
 
+@proves("another database gets each event once", guard="penstock-origin")
 def test_without_the_header_they_go_in_circles(
     db: ContractDatabase, other_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.ops.test_relay import FAST
 from tests.contract.ops.test_relay_left_out import Refusing
 from tests.contract.ops.test_relay_rules import subscribed, typed
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION
 from tests.relay.stores import Streams, StreamsServer
 from tools.servers.nats import NatsServer
@@ -58,6 +59,7 @@ def _own(db: ContractDatabase) -> Any:
     return own
 
 
+@proves("what rules leave out is no loss")
 def test_a_filter_is_taken_away(db: ContractDatabase, relayed: Relayed) -> None:
     """Guard: PassedPlaces.of. The first block after it is all given up, and changes nothing."""
     own = _own(db)
@@ -70,6 +72,7 @@ def test_a_filter_is_taken_away(db: ContractDatabase, relayed: Relayed) -> None:
     assert (done.events, done.failures, done.drained) == (2, 0, True)
 
 
+@proves("what rules leave out is no loss")
 def test_events_choose_their_place_no_longer(db: ContractDatabase, relayed: Relayed) -> None:
     own = _own(db)
     typed(own, *"ab")
@@ -85,6 +88,7 @@ def test_events_choose_their_place_no_longer(db: ContractDatabase, relayed: Rela
     assert (done.events, done.failures, done.drained) == (2, 0, True)
 
 
+@proves("what rules leave out is no loss", guard="PassedPlaces")
 def test_otherwise_what_rules_have_left_out_would_look_like_a_loss(
     db: ContractDatabase, relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction
 from tests.contract.stream_kit import Guard, without
 from tests.kit.log import TOPIC, drain, put, read, topic
+from tests.kit.proof import proves
 
 PARTITIONS = 2
 STEPS = 60
@@ -85,6 +86,7 @@ def _run(db: ContractDatabase, seed: int) -> None:
         assert all(each.event_count == len(_content(own, each)) for each in epochs)
 
 
+@proves("S19")
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_sealed_stays_and_the_next_begins_behind_it(
     db: ContractDatabase, seed: int
@@ -93,6 +95,7 @@ def test_what_is_sealed_stays_and_the_next_begins_behind_it(
     _run(db, seed)
 
 
+@proves("S19", guard="the begin")
 def test_log_epochs_that_overlap_are_noticed(db: ContractDatabase) -> None:
     """Mutant: the next log epoch begins with the last event of the one before."""
     without(db, OVERLAP)
@@ -124,11 +127,13 @@ def _seal(connection: Any) -> None:
     database.call(connection, "seal", **binds)
 
 
+@proves("S19")
 def test_two_seals_follow_each_other(db: ContractDatabase) -> None:
     """Guard: the lock on the partition."""
     assert _two_at_once(db) == [(1, 1, 2), (2, 3, 4)]
 
 
+@proves("S19", guard="the lock on the partition")
 def test_without_the_lock_they_meet_at_the_key(db: ContractDatabase) -> None:
     """Mutant: nobody locks; the fence beneath it, the key of log epochs, refuses the second."""
     without(db, NO_LOCK)

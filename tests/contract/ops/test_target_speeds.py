@@ -11,6 +11,7 @@ from penstock.errors import InvalidArgument
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.kit.log import topic
+from tests.kit.proof import proves
 
 
 def note(own: Any, *seconds: float | None, target: str = "near") -> tuple[float, int]:
@@ -72,6 +73,7 @@ NO_COUNT: Guard = {
 }
 
 
+@proves("D10 on some of many targets", guard="the count of targets in set_retention")
 def test_without_the_count_nothing_could_ever_be_removed(db: ContractDatabase) -> None:
     own = db.connect()
     topic(own, 1, "bank/accounts")

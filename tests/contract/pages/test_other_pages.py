@@ -19,6 +19,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.pages.blocks import ROOT, blocks_of, run
 from tests.kit.copies import copy_all
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 
 #: Every page with Python blocks, and the test that runs them.  Those with Spark run on PostgreSQL
 #: each time, and docs/reference/spark.md on all engines in the long form.
@@ -53,6 +54,7 @@ class Once:
         return self.looks == 1
 
 
+@proves("pages run")
 def test_every_page_with_code_has_a_test_that_runs_it() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     with_code = {

@@ -10,6 +10,7 @@ import penstock
 from ops.sinks import cloudevents
 from tests.contract.databases import ContractDatabase
 from tests.contract.pages.blocks import blocks_of, run
+from tests.kit.proof import proves
 
 README = "README.md"
 MOST_LINES = 20
@@ -27,6 +28,7 @@ def test_the_quickstart_is_short() -> None:
     assert sum(1 for line in quickstart.splitlines() if line.strip()) <= MOST_LINES
 
 
+@proves("a start changes nothing twice")
 def test_the_quickstart_delivers_what_it_published(
     db: ContractDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,6 +53,7 @@ def test_what_the_quickstart_publishes_is_json(db: ContractDatabase) -> None:
     assert json.loads(cloudevents.to_json(event))["data"] == {"order": 7}
 
 
+@proves("pages run")
 def test_the_exactly_once_handler_writes_with_the_position(db: ContractDatabase) -> None:
     """It is complete after the quickstart, and finds each order once at each run."""
     for runs in (1, 2):

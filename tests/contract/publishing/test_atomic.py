@@ -17,6 +17,7 @@ from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction, sql
 from tests.kit.log import TOPIC, drain, put, texts, topic
+from tests.kit.proof import proves
 
 Steps = Callable[[ContractDatabase], None]
 
@@ -65,6 +66,7 @@ def _with_a_session(db: ContractDatabase) -> None:
     engine.dispose()
 
 
+@proves("S1")
 @pytest.mark.parametrize("steps", [_with_the_driver, _with_sqlalchemy, _with_a_session])
 def test_what_was_rolled_back_leaves_nothing(db: ContractDatabase, steps: Steps) -> None:
     """Guard: publish writes in the caller's transaction and nowhere else."""
@@ -76,6 +78,7 @@ def test_what_was_rolled_back_leaves_nothing(db: ContractDatabase, steps: Steps)
     assert count(db, "events") == 2
 
 
+@proves("S1", guard="publishing in the caller's transaction")
 def test_a_publish_that_does_not_join_the_transaction_is_seen(db: ContractDatabase) -> None:
     """Mutant: events go to the log on a connection of their own."""
     own = db.connect()
@@ -99,6 +102,7 @@ def test_without_a_transaction_a_call_is_one(db: ContractDatabase) -> None:
     assert texts(own) == ["1", "2", "3"]
 
 
+@proves("S3")
 def test_events_of_one_transaction_come_all_or_none(db: ContractDatabase) -> None:
     """Guard: one visibility for a whole transaction, whatever ends in between."""
     own = db.connect()
@@ -111,6 +115,7 @@ def test_events_of_one_transaction_come_all_or_none(db: ContractDatabase) -> Non
     assert drain(own) == 20
 
 
+@proves("S3", guard="one connection")
 def test_a_transaction_of_two_connections_is_torn(db: ContractDatabase) -> None:
     """Mutant: some events of a transaction are published on a connection of their own."""
     own = db.connect()

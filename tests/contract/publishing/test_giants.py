@@ -15,6 +15,7 @@ from penstock.records import Message
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction
 from tests.kit.log import TOPIC, put, texts, topic
+from tests.kit.proof import proves
 
 pytestmark = pytest.mark.mariadb_differs("max_allowed_packet and its limits")
 
@@ -57,6 +58,7 @@ def _passes_until(connection: Any, wanted: list[str], most: int, burst: int) -> 
     pytest.fail(f"not sequenced after {most} passes")
 
 
+@proves("F28")
 @pytest.mark.parametrize("waiting", [0, 4 * PASS, 10 * PASS])
 def test_a_hot_key_delays_nobody_beyond_what_came_before(
     db: ContractDatabase, waiting: int
@@ -73,6 +75,7 @@ def test_a_hot_key_delays_nobody_beyond_what_came_before(
         assert log.status(own).unsequenced_events > 0  # The hot one is behind by itself.
 
 
+@proves("F28", guard="the order")
 def test_newest_first_a_small_tenant_starves(db: ContractDatabase) -> None:
     """Mutant: a pass takes the newest events."""
     own = db.connect()
@@ -87,6 +90,7 @@ def test_newest_first_a_small_tenant_starves(db: ContractDatabase) -> None:
         _passes_until(own, ["small"], 6, BURST)
 
 
+@proves("F28")
 def test_many_small_tenants_beside_a_giant_one(db: ContractDatabase) -> None:
     """Each gets its events within the passes that the whole backlog takes, in any partition."""
     own = db.connect()
@@ -104,6 +108,7 @@ def test_many_small_tenants_beside_a_giant_one(db: ContractDatabase) -> None:
     assert all(len(found) >= (place * PASS) // (BURST + 1) - 1 for place, found in enumerate(done))
 
 
+@proves("one giant transaction")
 @pytest.mark.parametrize(
     ("events", "size"),
     [(10_000, 500), pytest.param(1_000_000, 50_000, marks=pytest.mark.long)],

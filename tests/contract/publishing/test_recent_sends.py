@@ -21,6 +21,7 @@ from penstock.publishing.recent_sends import Send
 from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
 from tests.contract.log.test_held import _snapshot as snapshot, _work as work
+from tests.kit.proof import proves
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ def test_a_text_is_claimed_once_in_its_topic_until_its_end(db: ContractDatabase,
     assert claim(own, "a", "b") == [third, first]  # in place, and for as long again
 
 
+@proves("a FIFO queue of SQS", guard="the claim")
+@proves("a resend of SQS", guard="the claim, and its end")
 def test_without_the_end_every_claim_is_free(db: ContractDatabase, own: Any) -> None:
     """Mutant: the claim is overwritten though it is not over."""
     db.without_guard(*_GUARDS[dialect(db)])
@@ -88,6 +91,7 @@ def test_a_claim_is_gone_with_its_transaction(db: ContractDatabase, own: Any) ->
     assert claim(own, "a") == [None]
 
 
+@proves("a resend of SQS")
 @pytest.mark.parametrize("is_kept", [True, False], ids=["committed", "rolled back"])
 def test_a_second_claim_waits_for_the_first_ones_transaction(
     db: ContractDatabase, own: Any, is_kept: bool

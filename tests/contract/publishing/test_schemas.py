@@ -22,6 +22,7 @@ from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION
 
 INTEGER, NUMBER, TEXT = (json.dumps({"type": each}) for each in ("integer", "number", "string"))
@@ -54,6 +55,7 @@ def test_versions_follow_each_other_and_go_with_their_topic(db: ContractDatabase
     assert count(db, "topic_schemas") == 0
 
 
+@proves("a schema holds")
 @pytest.mark.parametrize(
     ("kind", "narrow", "wide"),
     [("json", INTEGER, NUMBER), ("avro", AVRO_INT, AVRO_LONG)],
@@ -84,6 +86,7 @@ def test_each_compatibility(own: Any, kind: str, narrow: str, wide: str) -> None
         set_schema(own, STREAM, other[1], type="backward/wider", kind=other[0])
 
 
+@proves("a schema holds", guard="the version that was compared")
 def test_who_has_compared_with_another_version_is_refused(own: Any) -> None:
     set_schema(own, STREAM, INTEGER)
     given = {"topic": STREAM, "type": "", "kind": "json", "definition": NUMBER}
@@ -97,6 +100,7 @@ def test_who_has_compared_with_another_version_is_refused(own: Any) -> None:
             set_schema(own, STREAM, NUMBER, **wrong)
 
 
+@proves("a schema holds")
 def test_what_does_not_fit_is_not_published(db: ContractDatabase, own: Any) -> None:
     set_schema(own, STREAM, INTEGER, type="moved")
     set_schema(own, STREAM, TEXT)
@@ -112,6 +116,7 @@ def test_what_does_not_fit_is_not_published(db: ContractDatabase, own: Any) -> N
     assert count(db, "events") == 3
 
 
+@proves("a schema holds")
 def test_a_relay_gives_up_what_does_not_fit(db: ContractDatabase, own: Any, tmp_path: Path) -> None:
     set_schema(own, STREAM, INTEGER, type="moved")
     stream.subscribe(own, SUBSCRIPTION, [STREAM])

@@ -29,6 +29,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.tenants import OURS, as_login, tenant, tenants_of, three_topics
 from tests.kit.log import TOPIC, drain, texts, topic
+from tests.kit.proof import proves
 
 
 def _messages(first: int, events: int) -> list[Message]:
@@ -79,6 +80,7 @@ DIFFERENT: dict[str, tuple[Message, Message]] = {
 }
 
 
+@proves("a Spark write is exactly once")
 def test_other_rows_under_a_version_are_refused(db: ContractDatabase) -> None:
     """They would never be published, and nobody would be told.  Guard: the claim compares."""
     with closing(db.connect()) as own:
@@ -96,6 +98,7 @@ def test_other_rows_under_a_version_are_refused(db: ContractDatabase) -> None:
             discard(own, [more])
 
 
+@proves("a Spark write is exactly once", guard="the comparison")
 def test_without_the_comparison_other_rows_are_lost_in_silence(db: ContractDatabase) -> None:
     """Mutant."""
     with closing(db.connect()) as own:
@@ -166,6 +169,7 @@ def test_nothing_is_claimed_or_published_by_a_transaction_that_is_rolled_back(
     assert len(_log(db)) == 10
 
 
+@proves("a Spark write is exactly once")
 def test_a_second_claim_waits_for_the_first(db: ContractDatabase) -> None:
     """Two drivers after a fail-over.  Guard: the version is unique."""
     with closing(db.connect()) as own:
@@ -199,6 +203,7 @@ def test_a_stage_that_is_not_complete_is_refused(db: ContractDatabase, lost: str
     assert _log(db) == []
 
 
+@proves("a Spark write is exactly once", guard="the count")
 def test_without_the_count_events_are_lost(db: ContractDatabase) -> None:
     """Mutant."""
     with closing(db.connect()) as own:
@@ -295,6 +300,7 @@ def _stage_in_sql(db: ContractDatabase, own: Any, chunk: int) -> None:
         execute(own, "CALL penstock.stage_events(%(stage)s, %(chunk)s, '[{}]')", binds)
 
 
+@proves("a Spark write is exactly once", guard="the claim")
 def test_without_the_claim_a_repeated_write_is_doubled(db: ContractDatabase) -> None:
     """Mutant."""
     with closing(db.connect()) as own:
@@ -309,6 +315,7 @@ def test_without_the_claim_a_repeated_write_is_doubled(db: ContractDatabase) -> 
     assert len(_log(db)) == 20
 
 
+@proves("a Spark write is exactly once")
 def test_a_tenant_meets_no_write_of_another(db: ContractDatabase) -> None:
     """D11: neither the stage nor the version of another login is there for it."""
     with tenants_of(db) as tenants:

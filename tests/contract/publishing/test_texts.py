@@ -26,6 +26,7 @@ from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.kit import count, open_transaction
 from tests.contract.text_kit import FUNCTIONS, call
 from tests.kit.log import TOPIC, drain, read, topic
+from tests.kit.proof import proves
 
 TEXTS = (
     "",
@@ -82,6 +83,7 @@ def one_topic(request: pytest.FixtureRequest) -> None:
     topic(found.connect())
 
 
+@proves("a text is published as it was written")
 def test_every_byte_arrives(db: ContractDatabase) -> None:
     """Backslashes, quotes, blanks, the order of keys: nothing is read as an escape."""
     for function, text in SAMPLES:
@@ -159,6 +161,7 @@ def test_back_pressure_holds(db: ContractDatabase, function: str) -> None:
             database.call(own, "measure_pressure")
 
 
+@proves("a text is published as it was written")
 def test_what_is_no_json_is_refused(db: ContractDatabase) -> None:
     """Guard: the type json, and JSON_VALID."""
     for text in NO_JSON:
@@ -182,6 +185,7 @@ CHARACTER_SETS = {
 }
 
 
+@proves("a text is published as it was written")
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_bytes_are_utf_8_whatever_the_session_speaks(
     db: ContractDatabase, function: str
@@ -236,6 +240,7 @@ def test_long_json_is_looked_at_to_its_end(db: ContractDatabase) -> None:
     assert count(db, "events") == 2
 
 
+@proves("a text is published as it was written", guard="JSON_VALID and what it leaves")
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [

@@ -20,6 +20,7 @@ from penstock.subscriptions import queue
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import end_sessions
 from tests.kit.log import Connection, drain, topic
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, acknowledge, filled, pass_time, receive, rows
 
 SENT = "tests/sent"
@@ -80,6 +81,7 @@ async def write(connection: Any, number: int) -> None:
     await connection.execute("INSERT INTO effects VALUES (%s)", (number,))
 
 
+@proves("D6 in async workers")
 def test_effect_event_and_end_are_one_transaction(db: ContractDatabase, own: Connection) -> None:
     """Over handlers that fail within and behind the block, and lose their connection."""
     prepared(own, 16, first_backoff_seconds=0)
@@ -140,12 +142,14 @@ def late(db: ContractDatabase, own: Connection) -> list[BaseException]:
     return raised
 
 
+@proves("D6 in async workers")
 def test_who_lost_the_event_changes_nothing(db: ContractDatabase, own: Connection) -> None:
     """Guard: the receipt is taken first, in the transaction of the writes."""
     assert len(late(db, own)) == 1
     assert written(own) == []
 
 
+@proves("D6 in async workers", guard="the receipt is first")
 @pytest.mark.long_on("mariadb")
 def test_without_the_fence_a_paused_worker_writes(
     db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch
@@ -182,6 +186,7 @@ async def waits_after_cancel(db: ContractDatabase) -> bool:
     return is_waiting
 
 
+@proves("D6 in async workers")
 def test_a_cancelled_coroutine_does_not_wait_for_its_statement(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -191,6 +196,7 @@ def test_a_cancelled_coroutine_does_not_wait_for_its_statement(
     assert written(own) == [7]
 
 
+@proves("D6 in async workers", guard="the cut")
 @pytest.mark.long_on("mariadb")
 def test_without_the_cut_it_waits(
     db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch
@@ -204,6 +210,7 @@ def test_without_the_cut_it_waits(
     assert written(own) == [7]
 
 
+@proves("D6 in async workers")
 def test_an_error_that_is_passed_over_commits_nothing(
     db: ContractDatabase, own: Connection
 ) -> None:

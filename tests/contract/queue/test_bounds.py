@@ -22,6 +22,7 @@ from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.kit import give_up_soon
 from tests.contract.tenants import OURS, THEIRS, as_login, tenants_of
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled, mutated, receipts, receive, rows
 
 
@@ -35,11 +36,13 @@ def _with_a_long_body(own: Connection) -> list[bytes]:
     return [each.event.payload for each in receive(own)]
 
 
+@proves("bounds of queues")
 def test_a_body_has_the_limit_of_the_topic(own: Connection) -> None:
     with pytest.raises(PayloadTooLarge, match="the body has 101 bytes, the limit of the topic is"):
         _with_a_long_body(own)
 
 
+@proves("bounds of queues", guard="require_body")
 @pytest.mark.long_on("mariadb")
 def test_without_the_guard_it_has_none(db: ContractDatabase, own: Connection) -> None:
     """Mutant: a body of any length."""
@@ -50,12 +53,14 @@ def test_without_the_guard_it_has_none(db: ContractDatabase, own: Connection) ->
     assert _with_a_long_body(own) == [b"x" * 101]
 
 
+@proves("bounds of queues")
 @pytest.mark.parametrize("rows_at_once", [-1, 0, None, 100_001])
 def test_a_sweep_has_a_size(own: Connection, rows_at_once: int | None) -> None:
     with pytest.raises(InvalidArgument):
         database.call(own, "sweep", max_rows=rows_at_once)
 
 
+@proves("bounds of queues")
 @pytest.mark.parametrize("settings", ["[1]", "3", '"order"', "null"])
 def test_settings_are_an_object(own: Connection, settings: str) -> None:
     filled(own, 0)
@@ -66,6 +71,7 @@ def test_settings_are_an_object(own: Connection, settings: str) -> None:
 ONE = "00000000-0000-0000-0000-000000000001"
 
 
+@proves("bounds of queues")
 @pytest.mark.parametrize("verb", ["acknowledge", "release_claims"])
 @pytest.mark.parametrize(
     "claims", ["'[0:0]={1}'", "'{{1}}'", "'{}'", "NULL", "'{NULL}'", "'[0:1]={1,2}'"]
@@ -79,6 +85,7 @@ def test_receipts_are_plain_arrays(own: Connection, verb: str, claims: str) -> N
         database.execute(own, call)
 
 
+@proves("bounds of queues")
 @pytest.mark.parametrize("claims", ["[[1]]", "[]", "{}", "1", "[null]", "[0]"])
 def test_receipts_are_plain_lists(mysql_db: MySQLDatabase, claims: str) -> None:
     own = mysql_db.connect()
@@ -111,6 +118,7 @@ def _beside_a_purge(db: ContractDatabase, own: Connection) -> None:
     assert queue.statistics(own, QUEUE).size == 0
 
 
+@proves("a purge beside workers")
 def test_a_purge_takes_claims_in_the_order_of_workers(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -118,6 +126,7 @@ def test_a_purge_takes_claims_in_the_order_of_workers(
     _beside_a_purge(db, own)
 
 
+@proves("a purge beside workers", guard="the order")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_without_the_order_it_locks_a_later_one(db: ContractDatabase, own: Connection) -> None:
     """Mutant: the DELETE takes them as they stand in the table."""
@@ -126,6 +135,7 @@ def test_without_the_order_it_locks_a_later_one(db: ContractDatabase, own: Conne
         _beside_a_purge(db, own)
 
 
+@proves("a purge beside workers")
 def test_a_tenant_purges_its_own_queue(db: ContractDatabase) -> None:
     """With the role of consumers and the right to operate, and no other one's."""
     with tenants_of(db) as tenants:
@@ -142,6 +152,7 @@ def test_a_tenant_purges_its_own_queue(db: ContractDatabase) -> None:
                 queue.purge(mine, "theirs.orders")
 
 
+@proves("bounds of queues")
 def test_a_killed_call_leaves_the_session_as_it_was(mysql_db: MySQLDatabase) -> None:
     """KILL QUERY runs no handler: what the call had lengthened for itself is put back."""
     own = mysql_db.connect()

@@ -16,10 +16,12 @@ from penstock.subscriptions import queue
 from penstock.subscriptions.verdicts import Verdict
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, wait_until
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled, more, pass_time, rows
 from tests.kit.stream import running
 
 
+@proves("a worker of a queue goes on")
 def test_a_reason_that_is_no_text_is_told_all_the_same(
     db: ContractDatabase, own: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -63,6 +65,7 @@ def test_a_verdict_that_was_not_made_is_a_failure(db: ContractDatabase, own: Con
     assert queue.statistics(own, QUEUE).size == 2
 
 
+@proves("a worker of a queue goes on")
 def test_a_transaction_that_hangs_holds_up_no_other_event(
     db: ContractDatabase, own: Connection
 ) -> None:

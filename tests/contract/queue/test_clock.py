@@ -9,6 +9,7 @@ from penstock.subscriptions import queue
 from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, acknowledge, filled, mutated, position, receive, texts
 
 HOUR = 3600
@@ -45,17 +46,20 @@ def _expired_before_the_rest(own: Connection) -> list[str]:
     return texts(queue.receive(own, QUEUE, 5))
 
 
+@proves("D8, and queues, after the clock was set back")
 def test_what_expired_comes_back(own: Connection) -> None:
     """Guard: no rest is longer than five seconds."""
     assert _expired_before_the_rest(own) == ["1"]
 
 
+@proves("D8, and queues, after the clock was set back", guard="the bound of a rest")
 def test_without_that_it_waits_for_the_hour(db: ContractDatabase, own: Connection) -> None:
     """Mutant."""
     mutated(db, ANY_REST)
     assert _expired_before_the_rest(own) == []
 
 
+@proves("D8, and queues, after the clock was set back")
 def test_what_is_due_comes(own: Connection) -> None:
     filled(own, 1)
     (held,) = receive(own)
@@ -64,6 +68,7 @@ def test_what_is_due_comes(own: Connection) -> None:
     assert texts(queue.receive(own, QUEUE, 5)) == ["1"]
 
 
+@proves("D8, and queues, after the clock was set back")
 @pytest.mark.parametrize("by", ["a receive", "the sweep"])
 def test_the_position_moves(own: Connection, by: str) -> None:
     filled(own, 2)
@@ -79,6 +84,7 @@ def test_the_position_moves(own: Connection, by: str) -> None:
     assert position(own) == 2
 
 
+@proves("D8, and queues, after the clock was set back")
 def test_a_claim_that_is_longer_than_any_is_over(own: Connection) -> None:
     """The longest one takes 12 hours; one within them may be as it was asked for."""
     filled(own, 2)
@@ -89,6 +95,7 @@ def test_a_claim_that_is_longer_than_any_is_over(own: Connection) -> None:
     assert sorted(texts(receive(own, 5))) == ["1", "2"]
 
 
+@proves("D8, and queues, after the clock was set back")
 def test_a_delay_that_is_longer_than_any_is_over(own: Connection) -> None:
     filled(own, 1)
     (held,) = receive(own)

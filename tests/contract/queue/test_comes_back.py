@@ -9,6 +9,7 @@ from penstock.records import Message
 from penstock.subscriptions import queue
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain, topic
+from tests.kit.proof import proves
 from tests.kit.queue import (
     QUEUE,
     TOPIC,
@@ -46,16 +47,19 @@ def _after_they_died(own: Connection) -> list[str]:
     return found
 
 
+@proves("what comes back to a queue comes soon")
 def test_what_a_dead_fleet_had_comes_back_at_once(own: Connection) -> None:
     """The oldest first.  No turn rests while there is more."""
     assert _after_they_died(own) == [str(number) for number in range(1, HELD + 1)]
 
 
+@proves("what comes back to a queue comes soon")
 def test_no_turn_rests_while_more_has_ended(db: ContractDatabase, own: Connection) -> None:
     mutated(db, FEW)
     assert len(_after_they_died(own)) == HELD
 
 
+@proves("what comes back to a queue comes soon", guard="the rest")
 @pytest.mark.long_on("mariadb")
 def test_without_that_they_trickle(db: ContractDatabase, own: Connection) -> None:
     """Mutant: each turn rests.  Between two calls not even the shortest rest is over."""
@@ -83,11 +87,13 @@ def _before_they_come_again(own: Connection) -> int:
     return max(order.index(number) for number in range(1, 5)) - 3
 
 
+@proves("what comes back to a queue comes soon")
 def test_what_comes_back_waits_for_a_bounded_number(own: Connection) -> None:
     """What was dealt by then, which is 400 batches.  Nothing that is dealt later is before it."""
     assert _before_they_come_again(own) <= 400
 
 
+@proves("what comes back to a queue comes soon", guard="the window")
 @pytest.mark.long_on("mariadb")
 def test_without_the_bound_it_waits_for_all(db: ContractDatabase, own: Connection) -> None:
     """Mutant: as much is dealt ahead for small batches as for large ones."""
@@ -118,6 +124,7 @@ FEW_LETTERS = {
 }  # fmt: skip
 
 
+@proves("what comes back to a queue comes soon")
 @pytest.mark.parametrize("order", ["none", "key"])
 def test_redriven_letters_come_without_a_rest(
     db: ContractDatabase, own: Connection, order: str

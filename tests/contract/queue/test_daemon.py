@@ -15,6 +15,7 @@ from tests.consumers.process import Daemon, until
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import end_sessions
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, TOPIC, filled, pass_time, receive, rows
 
 HANDLERS = "tests.consumers.handlers"
@@ -48,6 +49,7 @@ def size(own: Connection) -> int:
     return queue.statistics(own, QUEUE).size
 
 
+@proves("a daemon's queues")
 @pytest.mark.long_on("mysql")
 def test_it_works_off_a_queue(db: ContractDatabase, own: Connection, daemons: StartDaemon) -> None:
     """Each event once; the pages count; a lost session is survived; SIGTERM ends it in order."""
@@ -69,6 +71,7 @@ def test_it_works_off_a_queue(db: ContractDatabase, own: Connection, daemons: St
     assert daemon.exit_code() == 0
 
 
+@proves("a daemon's queues")
 @pytest.mark.long_on("mysql", "mariadb")
 def test_sigterm_ends_what_is_begun_and_gives_back_the_rest(
     db: ContractDatabase, own: Connection, daemons: StartDaemon
@@ -87,6 +90,7 @@ def test_sigterm_ends_what_is_begun_and_gives_back_the_rest(
     assert {each.deliveries for each in receive(own, 5)} == {1}
 
 
+@proves("a daemon's queues")
 @pytest.mark.long
 def test_what_a_killed_one_had_comes_to_another(
     db: ContractDatabase, own: Connection, daemons: StartDaemon

@@ -13,6 +13,7 @@ from penstock.database import calls
 from penstock.subscriptions import dead_letters, queue
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain, put
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, TOPIC, filled, mutated, receive
 
 
@@ -83,11 +84,13 @@ def _payload(own: Connection, letter: int) -> bytes:
     return found.payload
 
 
+@proves("an erasure in queues and dead letters")
 def test_what_is_just_being_buried_is_erased(db: ContractDatabase, own: Connection) -> None:
     """Guard: erase_letters waits for who is burying, and then looks."""
     assert _buried_meanwhile(db, own) == (1, [b""])
 
 
+@proves("an erasure in queues and dead letters", guard="await_erasures")
 def test_without_the_wait_a_letter_keeps_the_secret(db: ContractDatabase, own: Connection) -> None:
     """Mutant: it looks where the copy is no more and where the letter is not yet."""
     calls = {
@@ -112,6 +115,7 @@ def _finished_meanwhile(db: ContractDatabase, own: Connection) -> tuple[int, lis
     return found, [_payload(own, each.id) for each in letters]
 
 
+@proves("an erasure in queues and dead letters")
 def test_a_worker_and_an_erasure_wait_in_one_order(db: ContractDatabase, own: Connection) -> None:
     """Guard: who deletes a copy takes the lock that an erasure takes before it looks at copies."""
     assert _finished_meanwhile(db, own) == (1, [b""])
@@ -147,11 +151,13 @@ def _comes_later(db: ContractDatabase, own: Connection, waits: bool) -> int:
         return int(erasing.result()[0][0])
 
 
+@proves("an erasure in queues and dead letters")
 def test_who_comes_later_lets_an_erasure_pass(db: ContractDatabase, own: Connection) -> None:
     """Guard: let_erasures_pass; MySQL and MariaDB give locks in the order of asking."""
     assert _comes_later(db, own, waits=True) == 1
 
 
+@proves("an erasure in queues and dead letters", guard="stop_copies")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_without_that_workers_that_overlap_pass_it(db: ContractDatabase, own: Connection) -> None:
     """Mutant: as long as one has begun before the last one ends, the erasure waits."""
@@ -159,6 +165,7 @@ def test_without_that_workers_that_overlap_pass_it(db: ContractDatabase, own: Co
     assert _comes_later(db, own, waits=False) == 0
 
 
+@proves("an erasure in queues and dead letters", guard="the order of the locks")
 def test_without_that_order_they_wait_for_each_other(db: ContractDatabase, own: Connection) -> None:
     """Mutant: one of the two ends in a deadlock."""
     call = (
@@ -198,6 +205,7 @@ def _purged_beside(db: ContractDatabase, own: Connection) -> int:
         return int(erasing.result()[0][0])
 
 
+@proves("a purge beside workers")
 def test_a_purge_and_an_erasure_lock_copies_in_one_order(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -205,6 +213,7 @@ def test_a_purge_and_an_erasure_lock_copies_in_one_order(
     assert queue.statistics(own, QUEUE).size == 0
 
 
+@proves("a purge beside workers", guard="the order")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_without_that_order_one_of_them_ends(
     db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch

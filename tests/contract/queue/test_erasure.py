@@ -11,6 +11,7 @@ from penstock import database
 from penstock.subscriptions import dead_letters, queue
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain, put
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, TOPIC, filled, mutated, pass_time, receive
 
 
@@ -55,11 +56,13 @@ def _rejected_meanwhile(db: ContractDatabase, own: Connection) -> list[bytes]:
     return _all_that_comes(own)
 
 
+@proves("an erasure in queues and dead letters")
 def test_a_reject_that_races_an_erasure(db: ContractDatabase, own: Connection) -> None:
     """Guard: the erasure waits for who is just copying the event, and finds the copy."""
     assert _rejected_meanwhile(db, own) == [b""]
 
 
+@proves("an erasure in queues and dead letters", guard="stop_copies")
 def test_without_the_fence_the_secret_comes_again(db: ContractDatabase, own: Connection) -> None:
     """Mutant: nobody waits."""
     mutated(
@@ -85,11 +88,13 @@ def _erased_meanwhile(db: ContractDatabase, own: Connection) -> list[bytes]:
     return _all_that_comes(own)
 
 
+@proves("an erasure in queues and dead letters")
 def test_an_erasure_that_races_a_reject(db: ContractDatabase, own: Connection) -> None:
     """Guard: who copies an event waits for the erasure, and copies what it has left."""
     assert _erased_meanwhile(db, own) == [b""]
 
 
+@proves("an erasure in queues and dead letters", guard="await_erasures")
 def test_without_the_wait_the_secret_is_copied(db: ContractDatabase, own: Connection) -> None:
     """Mutant: nobody waits."""
     mutated(
@@ -114,11 +119,13 @@ def _put_back_after(own: Connection) -> tuple[list[bytes], str]:
     return [each.event.payload for each in found], letter.reason
 
 
+@proves("an erasure in queues and dead letters")
 def test_what_is_erased_takes_no_body_and_no_reason(own: Connection) -> None:
     """Guard: is_tombstone."""
     assert _put_back_after(own) == ([b""], "")
 
 
+@proves("an erasure in queues and dead letters", guard="stop_copies")
 def test_without_that_a_worker_brings_it_back(db: ContractDatabase, own: Connection) -> None:
     """Mutant: nothing is a tombstone."""
     mutated(

@@ -12,6 +12,7 @@ from penstock.subscriptions import queue, stream
 from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain, put
+from tests.kit.proof import proves
 from tests.kit.queue import (
     QUEUE,
     TOPIC,
@@ -26,6 +27,7 @@ from tests.kit.queue import (
 )
 
 
+@proves("D9 of queues")
 def test_the_sweep_moves_it_when_nobody_receives(own: Connection) -> None:
     """Else retention would wait for what is finished.  It stays before what is not."""
     filled(own, 6)
@@ -80,6 +82,7 @@ def test_an_old_snapshot_is_refused(db: ContractDatabase, own: Connection) -> No
         _swept_late(db, own)
 
 
+@proves("D9 of queues", guard="an old snapshot")
 @pytest.mark.parametrize("db", ["postgres", "mysql"], indirect=True)
 def test_with_an_old_snapshot_events_come_twice(db: ContractDatabase, own: Connection) -> None:
     """Mutant: any level will do.  MariaDB itself ends a transaction with such a snapshot."""
@@ -107,12 +110,14 @@ def _swept_behind_others(own: Connection, order: str) -> tuple[int, int]:
     return position(own), stream.position(own, "later", TOPIC)[0]
 
 
+@proves("D9 of queues")
 @pytest.mark.parametrize("order", ["none", "key"])
 def test_queues_whose_position_stays_hide_no_other_one(own: Connection, order: str) -> None:
     """However many hold something: a thousand of them were all that a sweep saw."""
     assert _swept_behind_others(own, order) == (0, 1)
 
 
+@proves("D9 of queues", guard="is_in_hand")
 def test_without_the_look_at_what_is_in_hand_they_hide_it(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -127,6 +132,7 @@ def test_without_the_look_at_what_is_in_hand_they_hide_it(
     assert _swept_behind_others(own, "none") == (0, 0)
 
 
+@proves("D9 of queues")
 def test_what_waits_behind_its_key_holds_the_position(own: Connection) -> None:
     """It is in hand too, though it is in no range: the sweep neither moves it nor stops there."""
     filled(own, 0)

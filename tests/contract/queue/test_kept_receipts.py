@@ -9,6 +9,7 @@ from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Receipt
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled, pass_time, receive, texts
 
 
@@ -65,6 +66,7 @@ def test_a_claim_that_was_extended_whole_is_finished_by_its_receipts(own: Connec
     assert queue.statistics(own, QUEUE).size == 0
 
 
+@proves("a handle of SQS")
 def test_after_its_time_a_kept_receipt_is_good_until_the_next_hand_out(own: Connection) -> None:
     filled(own, 2)
     first, second = (each.receipt for each in receive(own, 2, visibility_seconds=100))
@@ -91,6 +93,7 @@ def test_putting_back_spends_the_receipt_and_a_body_is_kept(own: Connection) -> 
         acknowledge(own, [held.receipt])
 
 
+@proves("a handle of SQS", guard="the look at what was taken out")
 def test_without_a_look_at_what_was_taken_out_the_receipt_is_stale(
     db: ContractDatabase, own: Connection
 ) -> None:

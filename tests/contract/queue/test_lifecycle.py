@@ -21,6 +21,7 @@ from penstock.topics import names, rights
 from tests.contract.databases import ContractDatabase
 from tests.contract.tenants import as_login, tenants_of
 from tests.kit.log import Connection, drain, part, put, topic, value
+from tests.kit.proof import proves
 from tests.kit.queue import (
     QUEUE,
     TOPIC,
@@ -118,6 +119,7 @@ def test_calls_of_the_other_mode_are_refused(own: Connection) -> None:
     acknowledge(own, [held])
 
 
+@proves("D9 of queues")
 def test_the_position_is_before_the_lowest_unfinished(own: Connection) -> None:
     """Retention, seal and clean take it for a stream's; what waits for a retry does not hold it."""
     filled(own, 10)
@@ -205,6 +207,7 @@ def _lost_and_published(db: ContractDatabase, own: Connection) -> list[str]:
     return sorted(text for _ in range(4) for text in texts(receive(own, 5)))
 
 
+@proves("D3 in queues")
 def test_a_restore_with_open_claims_loses_no_later_event(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -212,6 +215,7 @@ def test_a_restore_with_open_claims_loses_no_later_event(
     assert _lost_and_published(db, own) == ["7", "8", "9"]
 
 
+@proves("D3 in queues", guard="cut_back")
 def test_without_the_cut_old_claims_take_new_events(db: ContractDatabase, own: Connection) -> None:
     """Mutant: ranges beyond the log stay; a receipt for a lost event finishes another one."""
     mutated(
@@ -257,12 +261,14 @@ def _erased(own: Connection) -> list[bytes]:
     return [each.event.payload for each in found]
 
 
+@proves("an erasure in queues and dead letters")
 def test_an_erasure_reaches_what_waits_and_what_has_a_body(own: Connection) -> None:
     """While claims are open, whose receipts stay good.  The log is as for any reader."""
     filled(own, 0)
     assert _erased(own) == [b"", b""]
 
 
+@proves("an erasure in queues and dead letters", guard="erase_copies")
 def test_without_it_the_secret_comes_again(db: ContractDatabase, own: Connection) -> None:
     """Mutant: erase_letters leaves out what queues have copied."""
     mutated(
@@ -277,6 +283,7 @@ def test_without_it_the_secret_comes_again(db: ContractDatabase, own: Connection
         _erased(own)
 
 
+@proves("D5 of purges")
 @pytest.mark.mariadb_differs("what calls purge there")
 def test_a_purge_leaves_a_record_and_the_dead_letters(own: Connection) -> None:
     filled(own, 10, max_failures=1)
@@ -331,11 +338,13 @@ def _purged_copies(own: Connection) -> list[tuple[int, int]]:
     ]
 
 
+@proves("D5 of purges")
 def test_a_purge_records_what_waits(own: Connection) -> None:
     """D5: no event is skipped without a row."""
     assert _purged_copies(own) == [(2, 3), (5, 5)]
 
 
+@proves("D5 of purges", guard="record_copies")
 @pytest.mark.long_on("mysql", "mariadb")
 def test_without_the_record_nobody_knows(db: ContractDatabase, own: Connection) -> None:
     """Mutant: only what the position has not passed is recorded."""
@@ -407,6 +416,7 @@ def test_rights_are_given_one_by_one(db: ContractDatabase, own: Connection) -> N
             queue.acknowledge(mine, QUEUE, [held.receipt])
 
 
+@proves("counters of queues")
 def test_a_counter_that_was_set_back_stops_the_dealer(own: Connection) -> None:
     """Guard: what is dealt below the first free range would never be found."""
     filled(own, 3)
@@ -418,6 +428,7 @@ def test_a_counter_that_was_set_back_stops_the_dealer(own: Connection) -> None:
         queue.receive(own, QUEUE)
 
 
+@proves("counters of queues", guard="note_range_ids")
 @pytest.mark.parametrize("db", ["mysql", "mariadb"], indirect=True)
 def test_without_the_check_of_mysql_events_are_lost(db: ContractDatabase, own: Connection) -> None:
     """Mutant: the same on MySQL, where a counter goes back only while its table is empty."""
@@ -429,6 +440,7 @@ def test_without_the_check_of_mysql_events_are_lost(db: ContractDatabase, own: C
     assert [receive(own, 3) for _ in range(3)] == [[], [], []]
 
 
+@proves("counters of queues", guard="turn_queue")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_without_the_check_events_are_lost(db: ContractDatabase, own: Connection) -> None:
     """Mutant: the counter is not compared."""
@@ -443,6 +455,7 @@ def test_without_the_check_events_are_lost(db: ContractDatabase, own: Connection
         assert all(found)
 
 
+@proves("D9 of queues", guard="the window in move_floors")
 def test_without_the_window_the_position_passes_open_claims(
     db: ContractDatabase, own: Connection
 ) -> None:

@@ -18,6 +18,7 @@ from penstock.subscriptions import dead_letters, queue
 from penstock.subscriptions.queue import Delivery, Receipt
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain, topic
+from tests.kit.proof import proves
 from tests.kit.queue import TOPIC, mutated, pass_time
 
 EVENTS = 12
@@ -215,6 +216,8 @@ def _machine(own: Connection, order: str, examples: int) -> None:
     played()
 
 
+@proves("a queue loses nothing and hands out nothing twice at a time")
+@proves("D4 in queues")
 @pytest.mark.parametrize("order", ["none", "key"])
 def test_a_queue_does_what_the_model_does(own: Connection, order: str) -> None:
     _machine(own, order, 4)
@@ -250,6 +253,7 @@ MUTANTS = {
 }
 
 
+@proves("a queue loses nothing and hands out nothing twice at a time", guard="the counts")
 @pytest.mark.parametrize("guard", MUTANTS)
 def test_the_model_sees_a_wrong_count(db: ContractDatabase, own: Connection, guard: str) -> None:
     """Mutants: see above."""

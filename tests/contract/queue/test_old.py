@@ -10,6 +10,7 @@ from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import merge_six
 from tests.kit.log import Connection, drain, put
+from tests.kit.proof import proves
 from tests.kit.queue import (
     QUEUE,
     TOPIC,
@@ -40,6 +41,7 @@ def _recorded(own: Connection) -> list[tuple[int, int, str]]:
     )
 
 
+@proves("D5 of events that are too old for a queue")
 def test_what_was_not_dealt_ends(own: Connection) -> None:
     """Nothing younger ends, nothing ends without the setting, and it has a record."""
     filled(own, 5)
@@ -69,6 +71,7 @@ def _dealt(own: Connection) -> list[queue.Delivery]:
     return held
 
 
+@proves("D5 of events that are too old for a queue")
 def test_what_was_dealt_and_what_waits_end_and_what_is_in_flight_does_not(own: Connection) -> None:
     held = _dealt(own)
     assert queue.statistics(own, QUEUE).size == 2
@@ -80,6 +83,7 @@ def test_what_was_dealt_and_what_waits_end_and_what_is_in_flight_does_not(own: C
     assert position(own) == 7
 
 
+@proves("D5 of events that are too old for a queue")
 def test_a_claim_that_is_over_ends(own: Connection) -> None:
     held = _dealt(own)
     pass_time(own, 400)
@@ -91,6 +95,7 @@ def test_a_claim_that_is_over_ends(own: Connection) -> None:
     assert queue.statistics(own, QUEUE).dead == 0
 
 
+@proves("D5 of events that are too old for a queue")
 def test_a_copy_that_is_in_the_window_again_ends(own: Connection) -> None:
     filled(own, 2, retention_seconds=60)
     held = receive(own, 1)
@@ -102,6 +107,7 @@ def test_a_copy_that_is_in_the_window_again_ends(own: Connection) -> None:
     assert queue.statistics(own, QUEUE).size == 0
 
 
+@proves("D5 of events that are too old for a queue")
 def test_what_waits_behind_its_key_ends_too(own: Connection) -> None:
     """And what is younger comes in its order; a key that somebody has is left alone."""
     filled(own, 0, retention_seconds=60)
@@ -136,10 +142,12 @@ def _of_a_merged_chunk(db: ContractDatabase, own: Connection) -> list[str]:
     return texts(receive(own, 10))
 
 
+@proves("D5 of events that are too old for a queue")
 def test_in_a_merged_chunk_each_event_has_its_age(db: ContractDatabase, own: Connection) -> None:
     assert _of_a_merged_chunk(db, own) == ["4", "5", "6"]
 
 
+@proves("D5 of events that are too old for a queue", guard="the age of each event")
 def test_without_their_ages_a_merged_chunk_has_that_of_its_last_event(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -202,6 +210,7 @@ _MUTANTS = {
 }
 
 
+@proves("D5 of events that are too old for a queue", guard="each guard of the claim")
 @pytest.mark.parametrize("mutant", _MUTANTS)
 def test_without_a_guard(db: ContractDatabase, own: Connection, mutant: str) -> None:
     """Mutants."""

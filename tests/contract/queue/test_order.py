@@ -19,6 +19,7 @@ from penstock.subscriptions import dead_letters, queue
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain, topic
+from tests.kit.proof import proves
 from tests.kit.queue import (
     QUEUE,
     TOPIC,
@@ -62,6 +63,7 @@ def _until_empty(own: Connection) -> list[str]:
     return found
 
 
+@proves("D4 in queues")
 def test_one_event_of_a_key_at_a_time_in_order(own: Connection) -> None:
     _ordered(own, "a1", "a2", "b1", "-1", "a3", "b2", "-2")
     held = receive(own, 10)
@@ -270,6 +272,7 @@ def _lost_and_published(db: ContractDatabase, own: Connection) -> list[str]:
     return texts(found) + _until_empty(own)
 
 
+@proves("D4 in queues")
 def test_a_restore_forgets_who_waited_for_what_is_lost(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -277,6 +280,7 @@ def test_a_restore_forgets_who_waited_for_what_is_lost(
     assert sorted(_lost_and_published(db, own)) == ["a1", "b9", "c7", "d8"]
 
 
+@proves("D4 in queues", guard="the end of a turn")
 def test_without_that_they_wait_for_ever(db: ContractDatabase, own: Connection) -> None:
     """Mutant: cut_back_keys looks at nothing again."""
     mutated(
@@ -303,6 +307,7 @@ def _dealt_while_it_is_finished(db: ContractDatabase, own: Connection, end: str)
     return texts(receive(own, 10))
 
 
+@proves("D4 in queues")
 def test_the_next_one_comes_when_its_first_was_just_being_finished(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -310,6 +315,7 @@ def test_the_next_one_comes_when_its_first_was_just_being_finished(
     assert _dealt_while_it_is_finished(db, own, "commit") == ["a2"]
 
 
+@proves("D4 in queues")
 def test_a_key_with_many_events_stops_no_other(db: ContractDatabase, own: Connection) -> None:
     """Guard: the limit of settle_keys is over keys.  The first of one key is being finished."""
     _ordered(own, "a1", "b1")
@@ -327,6 +333,7 @@ def test_a_key_with_many_events_stops_no_other(db: ContractDatabase, own: Connec
     assert texts(receive(own, 10)) == ["a2"]
 
 
+@proves("D4 in queues", guard="all keys are looked at")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_without_looking_at_all_keys_it_does(db: ContractDatabase, own: Connection) -> None:
     """Mutant: only some of the events are looked at."""
@@ -383,6 +390,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@proves("D4 in queues", guard="the second look")
 def test_without_a_second_look_it_never_comes(db: ContractDatabase, own: Connection) -> None:
     """Mutant: who just finishes the first one is believed to see what is dealt."""
     mutated(db, MUTANTS["look again"])
@@ -405,17 +413,20 @@ def _finished_while_it_is_dealt(db: ContractDatabase, own: Connection) -> list[s
     return texts(receive(own, 10))
 
 
+@proves("D4 in queues")
 def test_who_finishes_the_first_sees_what_is_dealt(db: ContractDatabase, own: Connection) -> None:
     """Guard: the dealer's lock on the first one of the key."""
     assert _finished_while_it_is_dealt(db, own) == ["a2"]
 
 
+@proves("D4 in queues", guard="the dealer's lock")
 def test_without_the_lock_he_does_not(db: ContractDatabase, own: Connection) -> None:
     """Mutant: the dealer locks no key, and believes that he is seen."""
     mutated(db, MUTANTS["the lock"])
     assert _finished_while_it_is_dealt(db, own) == []
 
 
+@proves("D4 in queues", guard="the place of a queue")
 @pytest.mark.long_on("mariadb")
 @pytest.mark.parametrize(
     ("guard", "scenario"),

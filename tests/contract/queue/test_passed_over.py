@@ -16,6 +16,7 @@ from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import clean_unread
 from tests.kit.copies import copy_all
 from tests.kit.log import drain, put
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, TOPIC, count, filled, pass_time, receipts
 
 #: What was dealt and is gone stays in the window.
@@ -55,6 +56,7 @@ def _all_that_comes(own: Any) -> list[int]:
         queue.acknowledge(own, QUEUE, receipts(deliveries))
 
 
+@proves("D5 of what a queue has dealt")
 @pytest.mark.parametrize("order", ["none", "key"])
 def test_what_is_gone_is_skipped_and_not_handed_out(
     db: ContractDatabase, tmp_path: Path, order: str
@@ -73,6 +75,7 @@ def test_what_is_gone_is_skipped_and_not_handed_out(
     assert (skip.first_sequence, skip.last_sequence) == (1, 10)
 
 
+@proves("D5 of what a queue has dealt", guard="drop_removed")
 def test_without_that_claims_of_nothing_are_in_flight(db: ContractDatabase, tmp_path: Path) -> None:
     """Mutant: they come back when their time is over, as often as the policy says."""
     own = db.connect()

@@ -28,6 +28,7 @@ from tests.contract.queue.test_receive import REPEATABLE, call_receive
 from tests.contract.tenants import as_login, tenants_of
 from tests.guards import without_guard
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.queue import (
     QUEUE,
     count,
@@ -57,6 +58,7 @@ def no_turn_is_due(own: Connection) -> None:
         without_guard(own, "receive", longest, "AND 'infinity'")
 
 
+@proves("D7, D11 in the plain calls of queues")
 def test_it_goes_on_while_no_turn_is_due(db: ContractDatabase, own: Connection) -> None:
     """No turn is taken, each event comes once, and each batch ends by its one row."""
     held = dealt(own)
@@ -168,6 +170,7 @@ MUTANTS = {
 }
 
 
+@proves("D7, D11 in the plain calls of queues")
 @pytest.mark.parametrize("guard", SCENARIOS)
 def test_it_refuses_what_the_others_refuse(
     db: ContractDatabase, own: Connection, guard: str
@@ -175,6 +178,7 @@ def test_it_refuses_what_the_others_refuse(
     SCENARIOS[guard](db, own)
 
 
+@proves("D7, D11 in the plain calls of queues", guard="each condition of the query")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 @pytest.mark.parametrize("guard", MUTANTS)
 def test_without_a_guard_it_does_not(db: ContractDatabase, own: Connection, guard: str) -> None:
@@ -198,11 +202,13 @@ def _of_two_sizes(own: Connection) -> list[str]:
     return texts(found)
 
 
+@proves("a queue keeps nothing back")
 def test_a_long_range_is_not_passed_over(own: Connection) -> None:
     """The oldest come first, and do not wait while there are shorter ranges."""
     assert _of_two_sizes(own) == [str(number) for number in range(501, 541)]
 
 
+@proves("a queue keeps nothing back", guard="no look at the length")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_it_would_wait_behind_shorter_ones(db: ContractDatabase, own: Connection) -> None:
     """Mutant: the plain receive looks for a range that is short enough."""
@@ -227,12 +233,14 @@ def _beside_a_locked_range(db: ContractDatabase, own: Connection) -> int:
         return len(queue.receive(mine, QUEUE, 3))
 
 
+@proves("no deadlock is the caller's without need")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_rows_are_locked_in_one_order(db: ContractDatabase, own: Connection) -> None:
     """Else two receivers can wait for each other.  InnoDB does not wait for what it skips."""
     assert _beside_a_locked_range(db, own) == 3
 
 
+@proves("no deadlock is the caller's without need", guard="the order")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_without_the_order_it_waits(db: ContractDatabase, own: Connection) -> None:
     """Mutant: each look begins at the first free range."""

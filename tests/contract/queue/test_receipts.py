@@ -18,6 +18,7 @@ from penstock.subscriptions import dead_letters, queue
 from penstock.subscriptions.queue import Receipt
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.queue import (
     QUEUE,
     TOPIC,
@@ -41,6 +42,7 @@ CALLS: list[Callable[[Connection, list[Receipt]], Any]] = [
 ]
 
 
+@proves("a receipt is good or it is not")
 def test_a_receipt_works_once(own: Connection) -> None:
     """C-T7: after a call has used it, none takes it."""
     filled(own, 20)
@@ -52,6 +54,7 @@ def test_a_receipt_works_once(own: Connection) -> None:
                 again(own, [held.receipt])
 
 
+@proves("a receipt is good or it is not")
 def test_a_late_receipt_is_good_until_the_next_hand_out(own: Connection) -> None:
     """C-F6: its time is over and it was swept, but nobody else has the event."""
     filled(own, 3)
@@ -66,6 +69,7 @@ def test_a_late_receipt_is_good_until_the_next_hand_out(own: Connection) -> None
     acknowledge(own, [again])
 
 
+@proves("a receipt is good or it is not")
 def test_no_other_receipt_is_good(own: Connection) -> None:
     """Forged, of another queue, of another event: one error, in the same words."""
     filled(own, 2)
@@ -159,6 +163,7 @@ def test_parts_of_batches_are_finished_in_any_order(own: Connection) -> None:
     assert sorted(left + texts(chosen)) == sorted(str(number) for number in range(1, 31))
 
 
+@proves("a receipt is good or it is not")
 def test_one_bad_receipt_refuses_all_or_itself(own: Connection) -> None:
     filled(own, 5)
     held = receive(own, 5)
@@ -267,6 +272,7 @@ def test_redriven_letters_come_in_order_with_new_counts(own: Connection) -> None
     acknowledge(own, found)
 
 
+@proves("D6 in queues")
 def test_acknowledge_is_a_part_of_the_transaction(db: ContractDatabase, own: Connection) -> None:
     """The handler's write and the end of the event are there together, or neither."""
     filled(own, 1)
@@ -284,6 +290,7 @@ def test_acknowledge_is_a_part_of_the_transaction(db: ContractDatabase, own: Con
     assert receive(own) == []
 
 
+@proves("D6 in queues")
 def test_an_expired_claim_that_is_being_finished_is_left_alone(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -308,6 +315,7 @@ LIMIT = {
 }
 
 
+@proves("D6 in queues")
 def test_a_transaction_with_a_claim_has_a_limit(db: ContractDatabase, own: Connection) -> None:
     """Guard: limit_claim: a paused worker does not keep its events for ever."""
     filled(own, 2)
@@ -318,6 +326,7 @@ def test_a_transaction_with_a_claim_has_a_limit(db: ContractDatabase, own: Conne
         other.rollback()
 
 
+@proves("D6 in queues", guard="limit_claim")
 def test_without_the_limit_it_has_none(db: ContractDatabase, own: Connection) -> None:
     """Mutant: limit_claim does nothing."""
     mutated(
@@ -365,6 +374,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@proves("a receipt is good or it is not", guard="token, queue, bits, all or none")
 @pytest.mark.parametrize("guard", MUTANTS)
 def test_without_a_guard_a_wrong_receipt_is_accepted(
     db: ContractDatabase, own: Connection, guard: str

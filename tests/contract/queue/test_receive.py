@@ -22,6 +22,7 @@ from penstock.subscriptions import dead_letters, queue, stream
 from penstock.subscriptions.queue import Receipt
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain, topic
+from tests.kit.proof import proves
 from tests.kit.queue import (
     QUEUE,
     TOPIC,
@@ -224,6 +225,7 @@ def test_no_more_than_the_limit_is_handed_out(own: Connection) -> None:
     assert len(receive(own, 500)) == 6
 
 
+@proves("S16 in queues")
 def test_a_poison_event_ends_in_the_dead_letters_alone(own: Connection) -> None:
     """Whoever gets it dies: it is counted at the hand-out, and its neighbours are finished."""
     filled(own, 20, max_deliveries=4)
@@ -241,6 +243,7 @@ def test_a_poison_event_ends_in_the_dead_letters_alone(own: Connection) -> None:
     assert "never finished" in letter.reason
 
 
+@proves("a queue loses nothing and hands out nothing twice at a time")
 def test_receivers_at_once_get_each_event_once(db: ContractDatabase, own: Connection) -> None:
     """Eight sessions, one partition, batches of different sizes."""
     filled(own, 600)
@@ -332,6 +335,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@proves("a queue loses nothing and hands out nothing twice at a time", guard="the token")
 def test_without_the_token_an_event_is_handed_out_twice(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -343,6 +347,7 @@ def test_without_the_token_an_event_is_handed_out_twice(
     assert queue.receive(own, QUEUE) != []
 
 
+@proves("a queue loses nothing and hands out nothing twice at a time", guard="the deadline")
 def test_without_the_expiry_it_never_comes_back(db: ContractDatabase, own: Connection) -> None:
     """Mutant: nobody looks at deadlines."""
     mutated(db, MUTANTS["expiry"])
@@ -370,6 +375,7 @@ TOGETHER = [
 ]  # fmt: skip
 
 
+@proves("S16 in queues", guard="suspects come alone")
 def test_without_the_alone_rule_neighbours_die_too(db: ContractDatabase, own: Connection) -> None:
     """Mutant: suspects are handed out together."""
     for change in TOGETHER:
@@ -414,11 +420,13 @@ def _rest_after_a_slow_turn(db: ContractDatabase, own: Connection) -> float:
     return float(rows(own, REST[database.dialect_of(own)])[0][0])
 
 
+@proves("a queue keeps nothing back")
 def test_a_slow_turn_keeps_nothing_back_for_long(db: ContractDatabase, own: Connection) -> None:
     """A turn that waited for a minute: what is due then comes within seconds."""
     assert 3 < _rest_after_a_slow_turn(db, own) <= 5
 
 
+@proves("a queue keeps nothing back", guard="the bound of the rest")
 @pytest.mark.long_on("mysql", "mariadb")
 def test_without_the_bound_it_rests_for_long(db: ContractDatabase, own: Connection) -> None:
     """Mutant: twenty times as long as the turn took."""

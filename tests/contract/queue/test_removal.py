@@ -18,6 +18,7 @@ from penstock.upkeep.sweeping import sweep
 from tests import command
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain
+from tests.kit.proof import proves
 from tests.kit.queue import (
     QUEUE,
     TOPIC,
@@ -50,6 +51,7 @@ def leftovers(own: Connection, max_rows: int) -> int:
     return int(removed)
 
 
+@proves("a removed queue leaves nothing")
 def test_a_large_queue_goes_in_batches(own: Connection) -> None:
     """Its name is free at once, the new queue keeps what it has, old receipts are refused."""
     filled(own, FIRST + 220, max_failures=1)
@@ -80,6 +82,7 @@ def test_a_large_queue_goes_in_batches(own: Connection) -> None:
     assert queue.statistics(own, QUEUE) == queue.QueueStatistics(FIRST + 219, FIRST + 218, 0, 1, 0)
 
 
+@proves("a removed queue leaves nothing")
 def test_a_sweep_removes_what_is_left(own: Connection) -> None:
     """Batch by batch until nothing is left."""
     filled(own, FIRST + 30, max_failures=1)
@@ -107,12 +110,14 @@ def stays_locked(db: ContractDatabase, own: Connection) -> int:
     return count(own, "queue_ranges")
 
 
+@proves("a removed queue leaves nothing")
 def test_what_a_worker_still_writes_goes_too(db: ContractDatabase, own: Connection) -> None:
     """Guard: the look in end_removal, by one statement."""
     assert stays_locked(db, own) == 0
     assert count(own, "removals") == 0
 
 
+@proves("a removed queue leaves nothing", guard="the look in end_removal")
 @pytest.mark.long_on("mariadb")
 def test_without_the_look_it_stays(db: ContractDatabase, own: Connection) -> None:
     """Mutant: a removal ends although rows are left."""
@@ -145,6 +150,7 @@ def _an_hour_passes(own: Connection) -> None:
     database.execute(own, f"UPDATE penstock.removals SET moved_at = {ago}, removed_at = {ago}")
 
 
+@proves("a removed queue leaves nothing", how="one that stands still is told")
 def test_what_is_being_removed_is_shown(
     db: ContractDatabase, own: Connection, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -162,6 +168,7 @@ def test_what_is_being_removed_is_shown(
     assert subscriptions.removals(own) == []
 
 
+@proves("a removed queue leaves nothing", how="one that stands still is told")
 def test_a_removal_that_moves_on_is_no_finding(own: Connection) -> None:
     """Guard: remove_leftovers notes when it has deleted something.  Rows are counted to 1,000."""
     filled(own, 2 * FIRST + 20, max_failures=1)

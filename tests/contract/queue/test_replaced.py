@@ -13,6 +13,7 @@ from penstock.log import histories
 from penstock.subscriptions import queue
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.queue import (
     QUEUE,
     filled,
@@ -71,6 +72,7 @@ def _late_while_it_is_swept(db: ContractDatabase, own: Connection) -> list[bool]
     return answers
 
 
+@proves("receipts whose rows were replaced")
 def test_a_late_receipt_outlives_the_sweep_of_a_moved_claim(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -78,6 +80,7 @@ def test_a_late_receipt_outlives_the_sweep_of_a_moved_claim(
     assert _late_while_it_is_swept(db, own) == [True, True]
 
 
+@proves("receipts whose rows were replaced", guard="another look")
 def test_without_another_look_it_is_refused(db: ContractDatabase, own: Connection) -> None:
     """Mutant: one look."""
     change = [("FOR look IN 1..3", "FOR look IN 1..1")]
@@ -109,11 +112,13 @@ def _of_two_histories(db: ContractDatabase, own: Connection) -> list[tuple[str, 
     return found
 
 
+@proves("receipts whose rows were replaced")
 def test_receipts_of_two_histories_are_not_mixed_up(db: ContractDatabase, own: Connection) -> None:
     """After a restore a copy and another event have one sequence.  Guard: the copy is compared."""
     assert sorted(_of_two_histories(db, own)) == [("2", "2"), ("7", "7")]
 
 
+@proves("receipts whose rows were replaced", guard="the copy")
 def test_without_the_copy_they_are(db: ContractDatabase, own: Connection) -> None:
     """Mutant: the sequence alone."""
     of_postgres = [("AND p.waiting_id IS NOT DISTINCT FROM n.waiting_id", "")]

@@ -16,6 +16,7 @@ from penstock.subscriptions import queue
 from penstock.topics.names import create_topic
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, drain
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, TOPIC, filled, mutated, receive, texts
 
 #: How a transaction begins whose snapshot stays.
@@ -39,6 +40,7 @@ def _set_with_an_old_snapshot(db: ContractDatabase, own: Connection) -> str:
     return queue.describe(own, QUEUE).order
 
 
+@proves("the order of a queue is set by a true count")
 def test_an_old_snapshot_sets_nothing(db: ContractDatabase, own: Connection) -> None:
     """The order is kept for ever, and of what is in hand nobody knows the keys."""
     with pytest.raises(WrongIsolation, match=r"configure_queue\(\) needs READ COMMITTED"):
@@ -46,6 +48,7 @@ def test_an_old_snapshot_sets_nothing(db: ContractDatabase, own: Connection) -> 
     assert queue.describe(own, QUEUE).order == "none"
 
 
+@proves("the order of a queue is set by a true count", guard="READ COMMITTED")
 @pytest.mark.parametrize("db", ["postgres", "mysql"], indirect=True)
 def test_without_the_guard_it_sets_the_order(db: ContractDatabase, own: Connection) -> None:
     """Mutant: any level will do.  MariaDB itself ends a transaction with such a snapshot."""
@@ -78,6 +81,7 @@ def _beside(
             beside.join()
 
 
+@proves("the order of a queue is set by a true count")
 def test_what_two_set_at_once_is_kept(db: ContractDatabase, own: Connection) -> None:
     """Each sets one, and the others stay as they are by then."""
     filled(own, 0)
@@ -87,6 +91,7 @@ def test_what_two_set_at_once_is_kept(db: ContractDatabase, own: Connection) -> 
     assert (settings.visibility_seconds, settings.max_failures) == (7, 2)
 
 
+@proves("the order of a queue is set by a true count", guard="another look")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_without_another_look_one_of_them_is_lost(db: ContractDatabase, own: Connection) -> None:
     """Mutant: the settings are those from before the lock.  MySQL's UPDATE reads them itself."""
@@ -122,10 +127,12 @@ def _redriven_while_it_is_set(
     return texts(receive(own, 5))
 
 
+@proves("the order of a queue is set by a true count")
 def test_a_redrive_sees_the_order_that_is_set(db: ContractDatabase, own: Connection) -> None:
     assert len(_redriven_while_it_is_set(db, own)) == 1
 
 
+@proves("the order of a queue is set by a true count")
 def test_who_sets_the_order_sees_a_redrive(db: ContractDatabase, own: Connection) -> None:
     """What came back by it has no place in the order of its key."""
     _with_a_letter(own)
@@ -141,6 +148,7 @@ def test_who_sets_the_order_sees_a_redrive(db: ContractDatabase, own: Connection
     assert queue.describe(own, QUEUE).order == "none"
 
 
+@proves("the order of a queue is set by a true count", guard="the lock of a redrive")
 @pytest.mark.long_on("mariadb")
 def test_without_the_lock_they_do_not_see_each_other(db: ContractDatabase, own: Connection) -> None:
     """Mutant: a redrive waits for nobody."""

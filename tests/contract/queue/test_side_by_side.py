@@ -13,6 +13,7 @@ from penstock.subscriptions import queue
 from tests.contract.databases import ContractDatabase
 from tests.contract.queue.test_workers import consumer_of, effects, write, written
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled, pass_time, receipts, receive, texts
 
 pytestmark = pytest.mark.mariadb_differs("rows that others have locked are passed over")
@@ -45,11 +46,13 @@ def _most_in_transactions(db: ContractDatabase, own: Connection, patience: float
     return most
 
 
+@proves("handlers in transactions run at once")
 def test_transactions_of_one_batch_run_at_once(db: ContractDatabase, own: Connection) -> None:
     """Guard: the worker gives each event a claim of its own."""
     assert _most_in_transactions(db, own, 20) == HANDLERS
 
 
+@proves("handlers in transactions run at once", guard="claims of their own")
 def test_without_claims_of_their_own_they_wait_for_each_other(
     db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from tests.contract.queue.test_workers import consumer_of
 from tests.contract.stream_kit import without
 from tests.kit.cleaning import clean_unread
 from tests.kit.log import Connection
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, TOPIC, filled, pass_time, receive
 
 pytestmark = pytest.mark.mariadb_differs("rows that others have locked are passed over")
@@ -53,6 +54,7 @@ def _relay(db: ContractDatabase, folder: Path) -> int:
     return Relay(db.url, RELAY, JsonlSink(str(folder))).run_for(30).events
 
 
+@proves("D9 of queues")
 @pytest.mark.parametrize("slowest", [RELAY, STREAM, QUEUE])
 def test_retention_waits_for_the_slowest_and_names_it(
     db: ContractDatabase, own: Connection, tmp_path: Path, slowest: str
@@ -78,6 +80,7 @@ def test_retention_waits_for_the_slowest_and_names_it(
     assert (len(seen), len(done)) == (10, 10)
 
 
+@proves("D9 of queues")
 def test_an_event_in_flight_keeps_its_log_epoch(
     db: ContractDatabase, own: Connection, tmp_path: Path
 ) -> None:

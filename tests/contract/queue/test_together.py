@@ -18,12 +18,14 @@ from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Delivery
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, wait_until
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, acknowledge, filled, pass_time, receive, texts
 from tests.kit.stream import running
 
 pytestmark = pytest.mark.mariadb_differs("rows that others have locked are passed over")
 
 
+@proves("a worker acknowledges in time")
 def test_after_a_crash_only_what_was_not_acknowledged_comes_again(
     db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +90,7 @@ def _one_of_three_is_lost(db: ContractDatabase, own: Connection) -> tuple[QueueC
     return consumer, len(others)
 
 
+@proves("a worker acknowledges in time")
 def test_a_lost_claim_harms_no_other(db: ContractDatabase, own: Connection) -> None:
     """Guard: Settler._acknowledge_partly."""
     consumer, lost = _one_of_three_is_lost(db, own)
@@ -95,6 +98,7 @@ def test_a_lost_claim_harms_no_other(db: ContractDatabase, own: Connection) -> N
     assert queue.statistics(own, QUEUE).size == 0
 
 
+@proves("a worker acknowledges in time", guard="the parts of a call")
 @pytest.mark.long_on("mysql", "mariadb")
 def test_without_the_parts_all_are_lost(
     db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch

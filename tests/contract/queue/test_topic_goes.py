@@ -12,6 +12,7 @@ from penstock.subscriptions import queue
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection, topic
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, TOPIC, count, filled, mutated, receipts, receive
 
 
@@ -34,12 +35,14 @@ def _left_of_it(db: ContractDatabase, own: Connection) -> list[int]:
     return [count(own, table) for table in ("queue_ranges", "queue_waiting", "dead_letters")]
 
 
+@proves("a deleted topic leaves nothing in queues")
 def test_what_a_worker_puts_back_meanwhile_goes_too(db: ContractDatabase, own: Connection) -> None:
     """It would be handed out without a topic.  Guards: the second look, and letters at the end."""
     assert _left_of_it(db, own) == [0, 0, 0]
     assert receive(own, 5) == []
 
 
+@proves("a deleted topic leaves nothing in queues", guard="forget_queue")
 @pytest.mark.long_on("mysql", "mariadb")
 def test_without_a_second_look_it_stays(db: ContractDatabase, own: Connection) -> None:
     """Mutant: what showed at the beginning is deleted."""

@@ -21,6 +21,7 @@ from penstock.subscriptions.verdicts import Verdict
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import end_sessions, kill
 from tests.kit.log import Connection, wait_until
+from tests.kit.proof import proves
 from tests.kit.queue import (
     QUEUE,
     TOPIC,
@@ -142,6 +143,7 @@ def test_a_failing_event_ends_in_the_dead_letters(db: ContractDatabase, own: Con
     assert letter.reason == "ValueError: never"
 
 
+@proves("a worker keeps what it works on")
 def test_a_long_handler_keeps_its_event(db: ContractDatabase, own: Connection) -> None:
     """Guard: the loop extends the claim when half of its time is over."""
     filled(own, 1, visibility_seconds=30)
@@ -161,6 +163,7 @@ def test_a_long_handler_keeps_its_event(db: ContractDatabase, own: Connection) -
     assert len(hands.begun) == 1
 
 
+@proves("a worker keeps what it works on", guard="the extension")
 def test_without_the_extension_another_one_gets_it(
     db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +182,7 @@ def test_without_the_extension_another_one_gets_it(
     assert consumer.stats.events == 0
 
 
+@proves("D6 in workers of queues")
 def test_effect_and_end_are_one_transaction(db: ContractDatabase, own: Connection) -> None:
     """Over handlers that fail before and after they write, and lose their connection."""
     filled(own, 40, first_backoff_seconds=0)
@@ -202,6 +206,7 @@ def test_effect_and_end_are_one_transaction(db: ContractDatabase, own: Connectio
     assert written(own) == list(range(1, 41))
 
 
+@proves("D6 in workers of queues")
 def test_who_lost_the_event_changes_nothing(db: ContractDatabase, own: Connection) -> None:
     """Guard: the receipt is taken first, in the transaction of the writes."""
     filled(own, 1, visibility_seconds=30)
@@ -230,6 +235,7 @@ def test_who_lost_the_event_changes_nothing(db: ContractDatabase, own: Connectio
         acknowledge(own, [other])
 
 
+@proves("D6 in workers of queues", guard="the receipt is taken first")
 def test_without_the_fence_a_paused_worker_writes(
     db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +287,7 @@ def test_ten_good_workers_and_a_failing_one(
     assert sorted(seen) == list(range(1, events + 1))
 
 
+@proves("a worker keeps what it works on")
 def test_a_stop_ends_what_is_begun_and_gives_back_the_rest(
     db: ContractDatabase, own: Connection
 ) -> None:
@@ -298,6 +305,7 @@ def test_a_stop_ends_what_is_begun_and_gives_back_the_rest(
     assert {each.deliveries for each in receive(own, 5)} == {1}
 
 
+@proves("a worker keeps what it works on")
 def test_what_is_received_ahead_is_given_back_in_time(
     db: ContractDatabase, own: Connection
 ) -> None:

@@ -31,6 +31,7 @@ from tests.contract.kit import count, open_transaction
 from tests.contract.stream_guards import NO_FENCE, NO_LIMIT
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, filled, member_with_lease, stored
 
 NOT_COUNTED: Guard = {
@@ -110,6 +111,8 @@ def _crash_loop(db: ContractDatabase) -> tuple[Handled, Any]:
     return handle, own
 
 
+@proves("S16")
+@proves("F16", how="by the calls")
 def test_a_crash_loop_ends_in_the_dead_letters(db: ContractDatabase) -> None:
     """F16, S16.  Guard: the attempt is counted before the handler has the event.
 
@@ -127,6 +130,7 @@ def test_a_crash_loop_ends_in_the_dead_letters(db: ContractDatabase) -> None:
     assert _places(own, range(1, 8)) == {n: "dead" if n == 4 else "passed" for n in range(1, 8)}
 
 
+@proves("S16", guard="counted at hand-out, deaths known")
 @pytest.mark.parametrize("guard", [NOT_COUNTED, NO_DEATHS], ids=["not counted", "no deaths"])
 def test_without_it_the_loop_goes_on(db: ContractDatabase, guard: Guard) -> None:
     """Mutants: the count does not rise; nobody knows that a holder died."""
@@ -164,6 +168,7 @@ def test_attempts_and_their_reason_survive_the_consumer(db: ContractDatabase) ->
     assert dead_letters.begin_attempt(own, member, lease, 2) == 1
 
 
+@proves("S16 after a death")
 def test_a_group_is_on_record_and_counts_for_nobody(db: ContractDatabase) -> None:
     """Neither before a count nor after one; what was not counted before still counts."""
     own = db.connect()
@@ -198,6 +203,7 @@ def test_after_a_crash_one_is_careful_until_somebody_commits(db: ContractDatabas
     assert dead_letters.suspects(own, member, []) == {}
 
 
+@proves("F16", how="by the calls")
 def test_a_handler_that_raises_is_given_up_in_its_own_process(db: ContractDatabase) -> None:
     """The reason is what it said last; the uncounted first failure counts."""
     own = keyed(db, "a1 b1 a2")
@@ -218,6 +224,8 @@ def _given_up(db: ContractDatabase) -> tuple[Any, Membership, Lease]:
     return own, member, lease
 
 
+@proves("S16")
+@proves("S24 of failures")
 def test_dead_and_passed_are_one(db: ContractDatabase) -> None:
     """S16.  Guard: the letter and the position are of one transaction."""
     own, member, lease = _given_up(db)
@@ -234,6 +242,7 @@ def test_dead_and_passed_are_one(db: ContractDatabase) -> None:
     assert _places(own, range(1, 4)) == {1: "dead", 2: "dead", 3: "pending"}
 
 
+@proves("S16", guard="position and copy in one call")
 @pytest.mark.parametrize(
     ("guard", "where"), [(NOT_PASSED, "both"), (NOT_STORED, "passed")], ids=["both", "neither"]
 )
@@ -244,6 +253,7 @@ def test_as_two_they_are_both_or_neither(db: ContractDatabase, guard: Guard, whe
     assert _places(own, range(1, 2)) == {1: where}
 
 
+@proves("S16")
 def test_what_the_log_does_not_hold_is_not_passed_over(db: ContractDatabase) -> None:
     """Guard: as many copies as sequences; else an event would be in neither."""
     own = db.connect()

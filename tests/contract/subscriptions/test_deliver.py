@@ -17,6 +17,7 @@ from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease, more
 
 
@@ -39,6 +40,7 @@ def test_a_poll_answers_in_the_order_it_was_asked(db: ContractDatabase) -> None:
     ]
 
 
+@proves("R5")
 def test_a_poll_takes_so_many_of_each_partition(db: ContractDatabase) -> None:
     """Guard: max_each; one partition would take the whole room of a consumer that reads ahead."""
     own = db.connect()
@@ -57,6 +59,7 @@ def test_a_poll_takes_so_many_of_each_partition(db: ContractDatabase) -> None:
     assert counts(100, 99) == [10, 10, 10, 10]
 
 
+@proves("R5", guard="max_each")
 @pytest.mark.parametrize("db", ["postgres", "mysql", "mariadb"], indirect=True)
 def test_a_poll_without_max_each_is_noticed(db: ContractDatabase) -> None:
     """Mutant: each partition gives as many as there is room for."""

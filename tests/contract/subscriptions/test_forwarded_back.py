@@ -28,6 +28,7 @@ from tests.contract.stream_kit import Guard, without
 from tests.contract.tenants import OPEN, OURS, THEIRS, as_login, tenants_of, three_topics
 from tests.kit import queue as kit
 from tests.kit.log import drain, read, topic
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, TOPIC
 from tests.kit.stream import SUBSCRIPTION, member_with_lease
 
@@ -95,6 +96,7 @@ def _move(own: Any, copies: list[Delivery], **more: Any) -> int:
     return forwarding.move(own, HOSPITAL, kit.receipts(copies), **more)
 
 
+@proves("dead letters that go on")
 def test_a_letter_goes_back_to_its_subscription_alone(db: ContractDatabase) -> None:
     """No event is published; the copy is acknowledged; the event is handed out as new."""
     own = _buried(db)
@@ -149,6 +151,7 @@ def test_a_letter_of_a_stream_goes_to_who_holds_its_partition(db: ContractDataba
         dead_letters.finish_redriven(own, member, letter)
 
 
+@proves("dead letters that go on")
 def test_only_a_move_elsewhere_publishes(db: ContractDatabase) -> None:
     """The letter stays and says where the copy is now, from where it can still go back."""
     own = _buried(db)
@@ -212,6 +215,7 @@ def _redriven_at_once(db: ContractDatabase) -> int:
     return len(kit.receive(own, 10))
 
 
+@proves("dead letters that go on")
 def test_a_redrive_against_a_move_is_one_redrive(db: ContractDatabase) -> None:
     """The move waits, then finds the letter with its subscription, and ends the copy."""
     assert _redriven_at_once(db) == 1
@@ -239,12 +243,14 @@ def test_a_drop_against_a_move_keeps_the_copy(db: ContractDatabase) -> None:
     assert _dropped_at_once(db)
 
 
+@proves("dead letters that go on", guard="the lock on the letter")
 def test_without_the_lock_the_event_is_nowhere(db: ContractDatabase) -> None:
     """Mutant: the copy is acknowledged for a letter that is gone."""
     without(db, LETTER_LOCKED)
     assert not _dropped_at_once(db)
 
 
+@proves("dead letters that go on", guard="the mark")
 def test_without_the_mark_no_letter_goes_back(db: ContractDatabase) -> None:
     """Mutant: a letter that does not know its copy."""
     own = db.connect()
@@ -302,6 +308,7 @@ def test_rights_are_checked_and_shown(db: ContractDatabase) -> None:
             forwarding.set_dead_letters_to(own, "open", OURS)
 
 
+@proves("dead letters that go on", guard="rights when it is named")
 def test_without_the_check_a_wall_has_a_door(db: ContractDatabase) -> None:
     """Mutant: a topic that the login may only read takes its letters."""
     with tenants_of(db) as tenants:
@@ -333,6 +340,7 @@ def test_a_right_that_was_taken_back_ends_it(db: ContractDatabase) -> None:
     assert "may no longer publish" in str(_forbidden(db).not_forwarded)
 
 
+@proves("dead letters that go on", guard="and at each burial")
 def test_without_that_it_goes_on(db: ContractDatabase) -> None:
     """Mutant."""
     assert _forbidden(db, mutant=True).forwarded_to == THEIRS
@@ -354,6 +362,7 @@ def test_who_may_not_consume_any_more_gets_no_letters(db: ContractDatabase) -> N
     assert "may not consume" in str(_unread(db).not_forwarded)
 
 
+@proves("dead letters that go on", guard="and at each burial")
 def test_without_that_its_letters_leave_the_walls(db: ContractDatabase) -> None:
     """Mutant."""
     assert _unread(db, mutant=True).forwarded_to == THEIRS

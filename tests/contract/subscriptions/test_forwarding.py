@@ -26,6 +26,7 @@ from tests.contract.kit import count, open_transaction
 from tests.contract.stream_kit import Guard, without
 from tests.kit import queue as kit
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE
 from tests.kit.stream import STREAM, SUBSCRIPTION, member_with_lease
 
@@ -164,6 +165,7 @@ BURIALS = (
 )  # fmt: skip
 
 
+@proves("dead letters that go on")
 @pytest.mark.parametrize("burial", BURIALS)
 def test_every_burial_publishes_the_event(
     db: ContractDatabase, burial: Callable[[ContractDatabase], tuple[Any, str]]
@@ -205,6 +207,7 @@ PLACES = {
 }
 
 
+@proves("dead letters that go on")
 @pytest.mark.parametrize("dialect", ["postgres", "mysql"])
 def test_no_burial_is_forgotten(dialect: str) -> None:
     """Every place that writes into dead_letters is in PLACES, and does what stands there."""
@@ -247,6 +250,7 @@ def _nothing(db: ContractDatabase, own: Any) -> None:
     pass
 
 
+@proves("dead letters that go on")
 @pytest.mark.parametrize(
     ("obstacle", "headers", "reason"),
     [
@@ -336,12 +340,14 @@ def test_a_circle_ends_after_eight_hops(db: ContractDatabase) -> None:
     assert _round(db) == 9
 
 
+@proves("dead letters that go on", guard="the hops")
 def test_without_the_hops_it_goes_on(db: ContractDatabase) -> None:
     """Mutant: nothing ends it."""
     without(db, HOPS)
     assert _round(db) == 12
 
 
+@proves("dead letters that go on", guard="the walk when a topic is named")
 def test_circles_are_refused_when_they_are_made(db: ContractDatabase) -> None:
     """Of its own topic, over others, by naming and by subscribing; nothing was changed."""
     own = _stream(db)
@@ -383,6 +389,7 @@ def test_its_topic_cannot_be_deleted_and_may_be_renamed(db: ContractDatabase) ->
     assert count(db, "letter_copies") == 0
 
 
+@proves("dead letters that go on", guard="the deletion that is refused")
 def test_without_that_the_topic_goes(db: ContractDatabase) -> None:
     """Mutant: the letters of the subscription have no place any more."""
     own = _stream(db)
@@ -390,6 +397,7 @@ def test_without_that_the_topic_goes(db: ContractDatabase) -> None:
     names.delete_topic(own, DEAD)
 
 
+@proves("dead letters that go on")
 def test_the_topic_goes_while_a_burial_runs(db: ContractDatabase) -> None:
     """The burial counts all the same; its copy goes with the topic, and the letter says so."""
     own = _stream(db)
@@ -424,11 +432,13 @@ def _half(db: ContractDatabase) -> tuple[int, int]:
     return len(_letters(own)), len(_events(own))
 
 
+@proves("dead letters that go on")
 def test_letter_and_copy_are_one_transaction(db: ContractDatabase) -> None:
     """Guard: both or none, whenever the burial ends."""
     assert _half(db) == (1, 1)
 
 
+@proves("dead letters that go on", guard="the same transaction")
 def test_without_that_the_copy_is_missing(db: ContractDatabase) -> None:
     """Mutant: a burial that leaves the copy to somebody later has a letter that nobody sees."""
     without(db, LATER)

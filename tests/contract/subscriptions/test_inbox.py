@@ -19,6 +19,7 @@ from penstock.subscriptions import dead_letters, inbox, stream
 from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, filled, member_with_lease, more, stored
 
 
@@ -78,11 +79,13 @@ def _crashed_between(db: ContractDatabase) -> list[int]:
     return _effects(app)
 
 
+@proves("D6 in another database")
 def test_a_crash_between_the_two_commits(db: ContractDatabase) -> None:
     """F1, D6.  Guard: what the inbox has is left out; the successor's batch is another one."""
     assert _crashed_between(db) == [1, 2, 3, 4, 5]
 
 
+@proves("D6 in another database", guard="the position")
 def test_without_the_position_the_effects_double(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,17 +121,20 @@ def _zombie(db: ContractDatabase) -> list[int]:
     return _effects(app)
 
 
+@proves("D6 in another database")
 def test_a_zombie_changes_nothing(db: ContractDatabase) -> None:
     """D7 in another database.  Guard: the lease_epoch of the last one that was here."""
     assert _zombie(db) == [1, 2]
 
 
+@proves("D6 in another database", guard="the lease_epoch")
 def test_without_the_epoch_it_does(db: ContractDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant."""
     monkeypatch.setattr(inbox, "_require_current", lambda *_: None)
     assert _zombie(db) == [1, 2, 3, 4, 5]
 
 
+@proves("D6 in another database")
 def test_a_zombie_that_was_first_is_not_repeated(db: ContractDatabase) -> None:
     """It has no lease any more, but its successor was not here yet: its effects count."""
     own, app = db.connect(), _app(db)
@@ -146,6 +152,7 @@ def test_a_zombie_that_was_first_is_not_repeated(db: ContractDatabase) -> None:
     assert stored(own) == 3
 
 
+@proves("D6 in another database")
 def test_a_zombie_inside_its_transaction_is_ended(db: ContractDatabase) -> None:
     """Its successor waits for the row, no longer than the limit; then the events are its own."""
     own, app = db.connect(), _app(db)
@@ -215,11 +222,13 @@ def _redriven_twice(db: ContractDatabase) -> list[int]:
     return _effects(app)
 
 
+@proves("D6 in another database")
 def test_a_redriven_letter_takes_effect_once(db: ContractDatabase) -> None:
     """Guard: a letter has a row of its own; the stream is past it long ago."""
     assert _redriven_twice(db) == [1, 2, 3]
 
 
+@proves("D6 in another database", guard="a row for each letter")
 def test_by_the_row_of_the_stream_it_would_be_lost(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from tests.contract.kit import count, open_transaction
 from tests.contract.stream_kit import Guard, without
 from tests.kit import queue as kit
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, TOPIC
 from tests.kit.stream import SUBSCRIPTION, member_with_lease
 
@@ -83,6 +84,7 @@ def _are_due(db: ContractDatabase) -> None:
     db.run("UPDATE penstock.letter_copies SET look_at = '2000-01-01'")
 
 
+@proves("dead letters that go on")
 def test_what_is_known_of_a_copy_goes_after_the_copy(db: ContractDatabase) -> None:
     """Not while the log has it, or a reader of its topic; some at a time."""
     own = _buried(db, b"1", b"2")
@@ -104,6 +106,7 @@ def test_what_is_known_of_a_copy_goes_after_the_copy(db: ContractDatabase) -> No
     assert count(db, "letter_copies") == 0
 
 
+@proves("dead letters that go on", guard="the look before a copy is forgotten")
 def test_without_the_look_an_erasure_does_not_find_it(db: ContractDatabase) -> None:
     """Mutant: what is due goes, and the copy stays."""
     own = _buried(db, b"1")
@@ -159,6 +162,7 @@ def _crossed(db: ContractDatabase, monkeypatch: pytest.MonkeyPatch) -> list[obje
     return found
 
 
+@proves("dead letters that go on")
 def test_a_move_and_a_redrive_take_letters_in_one_order(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +170,7 @@ def test_a_move_and_a_redrive_take_letters_in_one_order(
     assert _crossed(db, monkeypatch) == [3, 0]
 
 
+@proves("dead letters that go on", guard="one order of locks")
 def test_without_that_order_they_are_in_a_deadlock(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +180,7 @@ def test_without_that_order_they_are_in_a_deadlock(
     assert any("eadlock" in str(each) for each in found), found
 
 
+@proves("dead letters that go on", guard="one order of locks")
 def test_without_the_owner_first_a_deletion_meets_a_move(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +223,7 @@ def test_a_move_waits_for_a_deletion_before_it_has_a_letter(
     assert none is None
 
 
+@proves("dead letters that go on")
 def test_one_copy_that_a_topic_does_not_take_stays_alone(db: ContractDatabase) -> None:
     """It is put back, the rest goes on, and the result says how many stayed, and why."""
     own = _buried(db, b"1", b"too large", b"3")

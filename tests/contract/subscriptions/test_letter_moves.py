@@ -14,6 +14,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.kit import queue as kit
 from tests.kit.log import drain, topic
+from tests.kit.proof import proves
 
 DEAD, OTHER, THIRD = "tests/dead", "tests/other", "tests/third"
 OF = {"hospital": DEAD, "ward": OTHER}
@@ -64,6 +65,7 @@ def test_a_move_into_the_queue_itself_is_refused(own: Any) -> None:
     assert letter_moves.moves(own, "hospital") == []
 
 
+@proves("a move of letters", guard="the end")
 def test_without_that_it_begins(db: ContractDatabase, own: Any) -> None:
     """Mutant."""
     without(db, OWN_TOPIC)
@@ -81,11 +83,13 @@ def _to_and_fro(own: Any) -> list[tuple[str, int]]:
     return [(_told(own, name).state, _told(own, name).moved) for name in OF]
 
 
+@proves("a move of letters")
 def test_two_moves_to_and_fro_end(own: Any) -> None:
     """Guard: as many as were there when it began."""
     assert _to_and_fro(own) == [("done", 1), ("done", 1)]
 
 
+@proves("a move of letters", guard="the end")
 def test_without_that_they_run_on(db: ContractDatabase, own: Any) -> None:
     """Mutant."""
     without(db, ENDS)
@@ -106,12 +110,14 @@ def test_what_came_later_is_not_moved(own: Any) -> None:
     assert _beside_later_ones(own) == 1
 
 
+@proves("a move of letters", guard="the end")
 def test_without_that_it_is_moved_too(db: ContractDatabase, own: Any) -> None:
     """Mutant."""
     without(db, ROOM)
     assert _beside_later_ones(own) == 3
 
 
+@proves("a move of letters")
 def test_moves_have_turns(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guard: the next bit of a sweep is that of the next move.  Then each has another turn."""
     monkeypatch.setattr(letter_moves, "_AT_ONCE", 1)

@@ -18,6 +18,7 @@ from penstock.subscriptions.letter_tasks import LetterFilter
 from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
 from tests.contract.reads import counted
+from tests.kit.proof import proves
 
 QUEUE, TOPIC = "mails", "shop/mails"
 ALL = LetterFilter()
@@ -71,6 +72,7 @@ def test_a_sweep_does_what_matches_and_no_more(own: Any) -> None:
     assert letter_tasks.tasks(own, only_open=True) == [] and sweep(own).task_letters == 0
 
 
+@proves("a task for dead letters")
 def test_it_goes_on_bit_by_bit_and_leaves_what_dies_later(own: Any) -> None:
     bury(own, 5)
     letter_tasks.request(own, QUEUE, "drop", ALL, "why")
@@ -92,6 +94,7 @@ def test_redriven_letters_are_delivered_again_once(own: Any) -> None:
     assert sweep(own).task_letters == 0 and left(own) == 3
 
 
+@proves("a task for dead letters", guard="the place where it stands")
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_two_sweeps_do_a_bit_once(
     own: Any, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
@@ -189,6 +192,7 @@ def test_looks_are_recorded_with_who_and_what(own: Any) -> None:
             database.call(own, "record_look", person=person, subject=subject)
 
 
+@proves("a task for dead letters")
 def test_a_look_at_few_letters_reads_few_rows(own: Any) -> None:
     """Guard: the index of a subscription's letters, whatever the filter is."""
     bury(own, 300)

@@ -31,6 +31,7 @@ from penstock.subscriptions.policies import (
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction
 from tests.contract.stream_kit import Guard, without
+from tests.kit.proof import proves
 
 SUBSCRIPTION = "readers"
 ORDERS, BILLS = "shop/eu/orders", "shop/bills"
@@ -250,6 +251,7 @@ def change_twice(db: ContractDatabase, own: Any) -> None:
         thread.join(30)
 
 
+@proves("policies are inherited")
 def test_versions_grow_one_behind_the_other(db: ContractDatabase, own: Any) -> None:
     """Two connections: the later change wins, and no version is lost or taken twice."""
     change_twice(db, own)
@@ -262,6 +264,7 @@ def test_versions_grow_one_behind_the_other(db: ContractDatabase, own: Any) -> N
     assert attempts(own) == 3
 
 
+@proves("policies are inherited", guard="the lock of the scope")
 def test_guard_a_change_looks_behind_its_lock(db: ContractDatabase, own: Any) -> None:
     """Guard: the lock of the scope. Without it the second change finds nothing to do."""
     without(db, LOCKS_SCOPE)
@@ -286,6 +289,7 @@ def change_two_sources(db: ContractDatabase, own: Any) -> int:
     return attempts(own)
 
 
+@proves("policies are inherited")
 def test_two_changes_reach_the_subscription_that_inherits_both(
     db: ContractDatabase, own: Any
 ) -> None:
@@ -293,6 +297,7 @@ def test_two_changes_reach_the_subscription_that_inherits_both(
     assert change_two_sources(db, own) == 4
 
 
+@proves("policies are inherited", guard="the lock of a subscription")
 def test_guard_the_row_is_locked_before_the_look(db: ContractDatabase, own: Any) -> None:
     """Guard: the lock in refresh_policy. Without it the second change takes the first one back."""
     without(db, LOCKS_READERS)
@@ -313,11 +318,13 @@ def subscribe_meanwhile(db: ContractDatabase, own: Any, *, blocks: bool) -> int:
     return subscription_policy(own, "new").max_attempts
 
 
+@proves("policies are inherited")
 def test_a_subscription_under_way_is_not_passed_over(db: ContractDatabase, own: Any) -> None:
     """A change waits for it, because both lock the topic."""
     assert subscribe_meanwhile(db, own, blocks=True) == 4
 
 
+@proves("policies are inherited", guard="the locks of topics")
 def test_guard_topics_are_locked(db: ContractDatabase, own: Any) -> None:
     """Guard: the locks of all topics below. Without them the subscription keeps the old policy."""
     without(db, LOCKS_TOPICS)
@@ -340,12 +347,14 @@ def subscribe_and_change(db: ContractDatabase, own: Any) -> list[BaseException]:
         return [raised for each in calls if (raised := each.exception(30))]
 
 
+@proves("policies are inherited")
 def test_a_subscriber_and_a_change_do_not_meet_head_on(db: ContractDatabase, own: Any) -> None:
     """Both lock the topic, then the subscription."""
     assert subscribe_and_change(db, own) == []
     assert attempts(own) == 4
 
 
+@proves("policies are inherited", guard="topics first")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_guard_topics_come_before_the_subscription(
     db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.failure_kit import Handled, Killed, Steps, keyed, put, retry, survivors
 from tests.contract.kit import count, open_transaction
 from tests.contract.stream_kit import Guard, end_lease, without
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, filled, member_with_lease, stored
 
 ONLY_HEADS: Guard = {
@@ -89,6 +90,7 @@ def _parked(db: ContractDatabase) -> tuple[Any, Steps, Switch]:
     return own, consumer, bad
 
 
+@proves("parked keys")
 def test_later_events_of_the_key_wait_and_others_flow(db: ContractDatabase) -> None:
     """One without a key is a dead letter as ever; nothing is handled a second time."""
     own, consumer, _ = _parked(db)
@@ -121,12 +123,14 @@ def _redriven(db: ContractDatabase) -> list[str]:
     return [name for name in consumer.handle.done if name[0] == "a"]
 
 
+@proves("parked keys")
 def test_redrive_replays_a_key_in_order(db: ContractDatabase) -> None:
     """Before any later event of it; what fails again stops the key again."""
     assert _redriven(db) == ["a1", "a2", "a3", "a4", "a5", "a6", "a7"]
     assert _states(db.connect()) == {5: "dead"}
 
 
+@proves("parked keys", guard="first events only")
 def test_without_it_the_key_is_not_replayed_in_order(db: ContractDatabase) -> None:
     """Mutant: all of a key at once, also what was given back with the one that failed."""
     without(db, ONLY_HEADS)
@@ -148,11 +152,13 @@ def _overlapping(db: ContractDatabase) -> dict[int, str]:
     return _states(own)
 
 
+@proves("parked keys")
 def test_what_is_parked_during_a_redrive_follows(db: ContractDatabase) -> None:
     """Guard: the next of a key is redriven when the one before it is finished."""
     assert _overlapping(db) == {2: "redriven"}
 
 
+@proves("parked keys", guard="the next follows")
 def test_without_it_the_key_stops(db: ContractDatabase) -> None:
     """Mutant."""
     without(db, KEY_GOES_ON)
@@ -168,11 +174,13 @@ def _dropped_under_its_holder(db: ContractDatabase) -> list[str]:
     return consumer.handle.done[3:]
 
 
+@proves("parked keys")
 def test_a_key_that_was_dropped_is_not_parked_for_ever(db: ContractDatabase) -> None:
     """Guard: what is parked with nothing before it is redriven at once; its holder did not know."""
     assert _dropped_under_its_holder(db) == ["a4", "a5"]
 
 
+@proves("parked keys", guard="nobody is left behind")
 def test_without_it_nobody_frees_the_key(db: ContractDatabase) -> None:
     """Mutant."""
     without(db, BEHIND_A_REDRIVEN)
@@ -218,17 +226,20 @@ def _handled_twice(db: ContractDatabase) -> int:
     return int(effects)
 
 
+@proves("S16 of redriven letters")
 def test_a_letter_takes_effect_once(db: ContractDatabase) -> None:
     """D6, S24.  Guard: who finishes one finds it."""
     assert _handled_twice(db) == 1
 
 
+@proves("S16 of redriven letters", guard="who finishes one finds it")
 def test_without_it_the_effect_doubles(db: ContractDatabase) -> None:
     """Mutant: a letter that is gone is finished again."""
     without(db, ONCE)
     assert _handled_twice(db) == 2
 
 
+@proves("S24 of failures")
 def test_each_call_twice_is_as_once(db: ContractDatabase) -> None:
     """S24: redrive, fail, drop."""
     own, member, lease = _redriven_letter(db)
@@ -268,6 +279,8 @@ def _crash_loop(db: ContractDatabase) -> int:
     return handle.given["a1"]
 
 
+@proves("S16 of redriven letters")
+@proves("F16", how="by the calls")
 def test_a_redriven_letter_that_kills_is_dead_again(db: ContractDatabase) -> None:
     """F16.  Guard: counted at hand-out; it gets as many attempts as a new event."""
     assert _crash_loop(db) == 3
@@ -276,6 +289,7 @@ def test_a_redriven_letter_that_kills_is_dead_again(db: ContractDatabase) -> Non
     assert dead.reason == "was handed out as often as it may be, and never finished"
 
 
+@proves("S16 of redriven letters", guard="the count")
 def test_without_the_count_it_kills_for_ever(db: ContractDatabase) -> None:
     """Mutant: the hand-out is not counted."""
     without(db, COUNTED)
@@ -294,11 +308,13 @@ def _attempts_after_redriving_twice(db: ContractDatabase) -> int:
     return dead_letters.dead_letters(own, SUBSCRIPTION)[0].attempts
 
 
+@proves("S24 of failures")
 def test_a_redrive_of_what_is_redriven_changes_nothing(db: ContractDatabase) -> None:
     """S24.  Guard: only letters that are not redriven are."""
     assert _attempts_after_redriving_twice(db) == 4
 
 
+@proves("S24 of failures", guard="only what is not redriven")
 def test_without_it_the_attempts_begin_anew(db: ContractDatabase) -> None:
     """Mutant."""
     without(db, REDRIVEN_ONCE)
@@ -312,11 +328,13 @@ def _holders_of_a_drained_partition(db: ContractDatabase) -> int:
     return len(stream.check_in(own, other))
 
 
+@proves("a holder for redriven letters")
 def test_a_partition_with_redriven_letters_is_leased(db: ContractDatabase) -> None:
     """Guard: they count as backlog; else nobody would hold a partition that is read to its end."""
     assert _holders_of_a_drained_partition(db) == 1
 
 
+@proves("a holder for redriven letters", guard="they count as backlog")
 def test_without_it_nobody_gets_them(db: ContractDatabase) -> None:
     """Mutant."""
     without(db, LEASED)

@@ -39,6 +39,7 @@ from tests.contract.stream_kit import (
     without,
 )
 from tests.kit.log import drain, part, topic
+from tests.kit.proof import proves
 from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
@@ -94,6 +95,7 @@ def test_at_a_time_begins_what_was_sequenced_then(db: ContractDatabase) -> None:
     assert stream.seek(own, "rest", STREAM, 1, between) == 10
 
 
+@proves("a start at a time")
 def test_at_a_time_a_late_commit_is_not_missed(db: ContractDatabase) -> None:
     """Guard: the time is that of sequencing; the event was published before it."""
     own = db.connect()
@@ -156,6 +158,7 @@ def _start_behind_a_drop(db: ContractDatabase) -> None:
     stream.subscribe(own, "other", [STREAM], between)
 
 
+@proves("a start at a time")
 def test_a_time_of_which_something_was_dropped(db: ContractDatabase) -> None:
     """Guard: the comparison with the low sequence; the rest is "earliest"."""
     with pytest.raises(BelowLowSequence):
@@ -165,6 +168,7 @@ def test_a_time_of_which_something_was_dropped(db: ContractDatabase) -> None:
     assert stream.position(own, "other", STREAM) == {0: 13}
 
 
+@proves("a start at a time", guard="the low sequence")
 def test_without_the_guard_what_was_dropped_is_passed_over(db: ContractDatabase) -> None:
     """Mutant: a position below the low sequence is taken."""
     without(db, IGNORES_WHAT_IS_GONE)
@@ -172,6 +176,7 @@ def test_without_the_guard_what_was_dropped_is_passed_over(db: ContractDatabase)
     assert stream.position(db.connect(), "other", STREAM) == {0: 10}
 
 
+@proves("a start at a time")
 def test_a_time_before_what_nobody_knows_any_more(db: ContractDatabase) -> None:
     """Guard: the time of the last event that was dropped; its chunk went, too."""
     own = db.connect()
@@ -204,6 +209,7 @@ def _two_topics(own: Any) -> None:
     stream.subscribe(own, SUBSCRIPTION, [SECOND])
 
 
+@proves("a reset")
 def test_a_reset_moves_every_partition(db: ContractDatabase) -> None:
     """Holders lose their leases, and the ledger and the history of leases say so."""
     own = db.connect()
@@ -224,6 +230,7 @@ def test_a_reset_moves_every_partition(db: ContractDatabase) -> None:
         assert count(db, table) >= 4
 
 
+@proves("a reset")
 def test_a_reset_is_all_or_none(db: ContractDatabase) -> None:
     """Guard: one transaction; the second partition has no sequence 8."""
     own = db.connect()
@@ -247,6 +254,7 @@ def test_a_reset_is_all_or_none(db: ContractDatabase) -> None:
         stream.reset(own, SUBSCRIPTION, "latest", topic=SECOND)
 
 
+@proves("a reset", guard="lease_epoch")
 def test_without_the_epoch_a_reset_stops_nobody(db: ContractDatabase) -> None:
     """Mutant: the lease stays; what was read before the reset is committed after it."""
     without(db, SEEK_LEAVES_THE_LEASE)
@@ -265,6 +273,7 @@ def _paused(own: Any) -> tuple[stream.Membership, Any]:
     return held
 
 
+@proves("a pause")
 def test_paused_nothing_is_handed_out(db: ContractDatabase) -> None:
     """Polls give nothing; what is in hand is committed; check-ins ask for it back."""
     own = db.connect()
@@ -295,6 +304,7 @@ def test_paused_nothing_is_handed_out(db: ContractDatabase) -> None:
     assert subscriptions.describe_subscription(own, SUBSCRIPTION).paused_at is None
 
 
+@proves("a pause")
 @pytest.mark.mariadb_differs("what calls claim there")
 def test_paused_nobody_claims(db: ContractDatabase) -> None:
     """Guard: is_paused in claim, by which consumers with a leader take partitions."""
@@ -322,6 +332,7 @@ def test_what_is_not_given_back_in_a_pause_is_taken(db: ContractDatabase) -> Non
         stream.commit(own, member, [(lease, 4)])
 
 
+@proves("a pause", guard="the look of check-in and poll")
 def test_without_the_guards_a_pause_is_none(db: ContractDatabase) -> None:
     """Mutants: polls go on, check-ins hand out."""
     for guard in (CHECK_INS_GO_ON, POLLS_GO_ON):
@@ -344,11 +355,13 @@ def _check_in_behind_a_pause(db: ContractDatabase) -> list[Lease]:
         return held.result(30)
 
 
+@proves("a pause")
 def test_a_check_in_that_waits_for_a_pause_hands_out_nothing(db: ContractDatabase) -> None:
     """Guard: the look under the lock of the subscription's row."""
     assert _check_in_behind_a_pause(db) == []
 
 
+@proves("a pause", guard="the look behind the lock")
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_with_a_look_before_the_lock_it_does(db: ContractDatabase) -> None:
     """Mutant: the row as it was read before.  On MySQL nothing is read before the lock."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,10 @@ from penstock.subscriptions.relay_groups import set_relay_group
 from tests import servers
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
-from tests.contract.tenants import OPEN, OURS, THEIRS, Tenants, as_login, tenants_of, three_topics
+from tests.contract.tenants import OPEN, OURS, THEIRS, Tenants, as_login
+from tests.kit.proof import proves
+
+pytestmark = pytest.mark.usefixtures("neighbours")
 
 #: Statements of the reader, the consumer and the publisher that ask for the whole log.
 EVERYTHING: dict[str, dict[str, Any]] = {
@@ -51,14 +53,6 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "list_relay_groups": {},
     "relay_group_lag": {"relay": None},
 }
-
-
-@pytest.fixture
-def tenants(db: ContractDatabase) -> Iterator[Tenants]:
-    """A topic for us, one for them and an open one."""
-    with tenants_of(db) as found:
-        three_topics(found)
-        yield found
 
 
 def ours(tenants: Tenants) -> str:
@@ -100,6 +94,7 @@ def they_do_all_sorts(tenants: Tenants) -> None:
     penstock.publish_batch(owner, [penstock.Message(THEIRS, b"x")] * 7)
 
 
+@proves("S22 of counts")
 def test_what_others_do_changes_no_answer(db: ContractDatabase, tenants: Tenants) -> None:
     """Guard: sees_all, and the walls of each function. Who passes the walls sees all of it."""
     with as_login(tenants, ours(tenants)) as own:
@@ -125,6 +120,7 @@ def test_without_walls_all_figures_are_everybodys(db: ContractDatabase, tenants:
         assert database.call(own, "slices_ready") == database.call(tenants.owner, "slices_ready")
 
 
+@proves("S22 of counts", guard="sees_all")
 def test_without_the_guard_they_are_seen(db: ContractDatabase, tenants: Tenants) -> None:
     """Mutant: everybody's business is everybody's."""
     guard: Guard = {
@@ -140,6 +136,7 @@ def test_without_the_guard_they_are_seen(db: ContractDatabase, tenants: Tenants)
     assert {"log_status", "unsequenced", "rejected_commits"} <= told
 
 
+@proves("S22 of counts")
 @pytest.mark.skipif("postgres" not in servers.chosen(), reason="asks PostgreSQL's catalog")
 def test_nothing_that_asks_for_the_whole_log_is_left_out(database_url: str) -> None:
     """Every function that these roles may call without naming anything is one of them."""

@@ -18,6 +18,8 @@ from penstock.errors import DatabaseUnavailable, NotInRole, PermissionDenied
 from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.tenants import OPEN, Tenants, as_login, tenants_of, three_topics
 
+pytestmark = pytest.mark.usefixtures("neighbours")
+
 #: A call, and the role that the hint names for it.
 CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     "publish": (lambda own: penstock.publish(own, OPEN, b"x"), "publisher"),
@@ -29,14 +31,6 @@ CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     "create_topic": (lambda own: penstock.create_topic(own, "open/new"), "operator"),
     "sequence": (log.sequence, "operator"),
 }
-
-
-@pytest.fixture
-def tenants(db: ContractDatabase) -> Iterator[Tenants]:
-    """The roles are installed, and there is a topic."""
-    with tenants_of(db) as found:
-        three_topics(found)
-        yield found
 
 
 def _without_database(url: str) -> str:

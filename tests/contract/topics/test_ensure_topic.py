@@ -13,6 +13,7 @@ from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction
 from tests.contract.stream_kit import Guard, without
+from tests.kit.proof import proves
 
 TOPIC = "shop/eu/orders"
 GUARDS: dict[str, Guard] = {
@@ -40,6 +41,7 @@ def _topics(own: Any) -> list[tuple[str, int, str]]:
     return [(each.address, each.partitions, each.strategy) for each in names.list_topics(own)]
 
 
+@proves("a start changes nothing twice")
 def test_it_is_created_once(db: ContractDatabase) -> None:
     """With the namespaces above it; the second call returns the same id and changes nothing."""
     own = db.connect()
@@ -78,6 +80,7 @@ def test_with_other_settings_it_is_refused(
     assert _topics(own) == [(TOPIC, 4, "crc32")]
 
 
+@proves("a start changes nothing twice", guard="strategy and partitions are compared")
 @pytest.mark.parametrize(
     ("guard", "partitions", "strategy"),
     [("strategy", 4, "round_robin"), ("partitions", 6, "crc32")],
@@ -105,6 +108,7 @@ def test_what_is_wrong_is_refused_all_the_same(db: ContractDatabase) -> None:
     assert _topics(own) == [(TOPIC, 4, "crc32")]
 
 
+@proves("a start changes nothing twice")
 def test_two_programs_may_start_at_once(db: ContractDatabase) -> None:
     """The second waits for the first one's transaction, and finds what it has made."""
     other = db.connect()

@@ -21,16 +21,14 @@ from penstock.errors import (
     BackPressure,
     InvalidArgument,
     InvalidPartition,
-    StaleLease,
     TopicNotFound,
     WrongIsolation,
 )
 from penstock.log import mysql_storage
-from penstock.records import Lease
-from penstock.subscriptions import dead_letters, stream
 from tests.contract.databases import MySQLDatabase
 from tests.contract.tenants import OURS, THEIRS, Tenants, as_login, tenant, tenants_of
 from tests.contract.text_kit import FUNCTIONS, call
+from tests.kit.proof import proves
 from tools import sql_lint
 
 HOSTILE = ("-1", "-65535", "-9223372036854775808", "9223372036854775807", "1e300", "-1.5", "NULL")
@@ -91,6 +89,7 @@ def _publish_turned(own: Any, value: str) -> None:
     penstock.publish_batch(own, [penstock.Message(WIDE, b"x")])
 
 
+@proves("S22 by user variables")
 def test_no_turn_leads_into_another_topic(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
     """Guards: take_turn takes no other number, and whoever uses it none below 0."""
     _widest(tenants)
@@ -103,6 +102,7 @@ def test_no_turn_leads_into_another_topic(tenants: Tenants, mysql_db: MySQLDatab
         assert _seen(mysql_db) == {WIDE}
 
 
+@proves("S22 by user variables", guard="the look at numbers")
 @pytest.mark.parametrize("function", USED)
 @pytest.mark.long_on("mysql")
 def test_without_the_guards_a_turn_leads_into_another_topic(
@@ -117,6 +117,7 @@ def test_without_the_guards_a_turn_leads_into_another_topic(
     assert _seen(mysql_db) == {WIDE, BEFORE}
 
 
+@proves("S22 by user variables")
 def test_the_partition_of_an_event_is_in_its_topic(
     tenants: Tenants, mysql_db: MySQLDatabase
 ) -> None:
@@ -133,6 +134,7 @@ def _publish_one_of_a_batch(own: Any, topic: str, payload: bytes, partition: int
     penstock.publish_batch(own, [penstock.Message(topic, payload, partition=partition)])
 
 
+@proves("S22 by user variables")
 def test_no_user_variable_is_trusted(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
     """Guards: lift_limit, turn_dedup and enter_era.  A stale or hostile value changes nothing."""
     own = mysql_db.connect()
@@ -155,6 +157,7 @@ def test_no_user_variable_is_trusted(tenants: Tenants, mysql_db: MySQLDatabase) 
             database.execute(own, f"SET SESSION {limit} = {before[0][0]}")
 
 
+@proves("S22 by user variables", guard="turn_dedup")
 def test_without_the_guard_a_session_never_forgets_dedup_keys(
     tenants: Tenants, mysql_db: MySQLDatabase
 ) -> None:
@@ -212,6 +215,7 @@ def _topics(tenants: Tenants, namespace: str, how_many: int) -> list[str]:
     return names
 
 
+@proves("S22 by cut arrays")
 def test_a_cut_array_hides_no_topic_from_the_look_at_rights(
     tenants: Tenants, mysql_db: MySQLDatabase
 ) -> None:
@@ -226,6 +230,7 @@ def test_a_cut_array_hides_no_topic_from_the_look_at_rights(
         assert bool(_publish_beside(own, mine)) is closes
 
 
+@proves("S22 by cut arrays")
 def test_a_cut_array_lifts_no_back_pressure(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
     """Guard: the same; the list of topics that have a limit comes from there too."""
     mine = _topics(tenants, "ours", 12)
@@ -244,6 +249,7 @@ def test_a_cut_array_lifts_no_back_pressure(tenants: Tenants, mysql_db: MySQLDat
             database.execute(own, "ROLLBACK")
 
 
+@proves("S2 of a batch")
 def test_every_event_of_a_batch_is_written_or_named(
     tenants: Tenants, mysql_db: MySQLDatabase
 ) -> None:
@@ -286,6 +292,8 @@ def _set(own: Any, setting: str) -> bool:
     return True
 
 
+@proves("S22 by settings")
+@proves("S22", how="nor by what a session may set")
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_that_reaches_into_a_procedure_is_refused(
     tenants: Tenants, mysql_db: MySQLDatabase, setting: str
@@ -326,6 +334,7 @@ def _headers_accepted(own: Any, headers: str, flags: str) -> bool:
     return True
 
 
+@proves("S22 by settings")
 def test_no_session_says_what_a_pattern_means(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
     """Guard: refuse_serializable asks for default_regex_flags; the mutant lets an array in."""
     if mysql_db.engine != "mariadb":
@@ -346,6 +355,7 @@ def _lookup(own: Any, topic: str) -> str:
         return type(error).__name__
 
 
+@proves("S22 by settings", guard="refuse_serializable")
 def test_without_the_guard_a_hidden_topic_is_told_from_a_missing_one(
     tenants: Tenants, mysql_db: MySQLDatabase
 ) -> None:
@@ -360,6 +370,7 @@ def test_without_the_guard_a_hidden_topic_is_told_from_a_missing_one(
         assert _lookup(own, THEIRS) != _lookup(own, "theirs/none")
 
 
+@proves("S22 by settings", guard="refuse_serializable")
 def test_no_publisher_locks_the_table_of_all(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
     """Guard: refuse_serializable.  So MariaDB fills an empty table in bulk, locked for others."""
     other = mysql_db.connect(autocommit=False)
@@ -383,6 +394,7 @@ def test_no_publisher_locks_the_table_of_all(tenants: Tenants, mysql_db: MySQLDa
         other.rollback()
 
 
+@proves("S22 by settings")
 def test_nothing_that_is_not_committed_is_read(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
     """Guard: refuse_serializable.  A reader at READ UNCOMMITTED saw a pass before its commit."""
     penstock.publish(tenants.owner, OURS, b"one", partition=0)
@@ -403,6 +415,7 @@ def test_nothing_that_is_not_committed_is_read(tenants: Tenants, mysql_db: MySQL
 KNOWN_NAMES = ("penstock clean penstock", "penstock clean known")
 
 
+@proves("clean always starts")
 def test_no_login_keeps_clean_from_beginning(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
     """Guard: the lock's name stands in a row on which no login has a right."""
     cleaner, beside = mysql_db.connect(), mysql_db.connect()
@@ -424,77 +437,3 @@ def test_no_login_keeps_clean_from_beginning(tenants: Tenants, mysql_db: MySQLDa
     with mysql_storage.alone(cleaner) as first:
         assert first
     assert len(lock_name) == 32
-
-
-def _redrive(tenants: Tenants, own: Any, topic: str, subscription: str, events: int) -> Lease:
-    """Redriven letters of a subscription.  Returns the lease of their partition."""
-    penstock.create_topic(tenants.owner, topic, 1)
-    stream.subscribe(tenants.owner, subscription, [topic])
-    for number in range(events):
-        penstock.publish(tenants.owner, topic, f"{subscription} {number}".encode())
-    log.sequence(tenants.owner)
-    member = stream.join(own, subscription, "one")
-    (lease,) = stream.check_in(own, member)
-    for sequence in range(1, events + 1):
-        dead_letters.give_up(own, member, lease, sequence, "bad", attempts=1)
-    dead_letters.redrive(own, subscription)
-    return lease
-
-
-def _letters_shown(tenants: Tenants, mysql_db: MySQLDatabase) -> set[str]:
-    """Whose letters a consumer is shown, wherever the arrays of their ids are cut."""
-    _redrive(tenants, tenants.owner, "theirs/letters", "theirs", 9)
-    shown: set[str] = set()
-    with as_login(tenants, tenant(tenants, "ours")) as own:
-        lease = _redrive(tenants, own, "ours/letters", "ours", 12)
-        mysql_db.run("UPDATE penstock.subscriptions SET max_attempts = 1000")
-        _renumber(mysql_db)
-        for cut in range(4, 50):
-            database.execute(own, f"SET SESSION group_concat_max_len = {cut}")
-            with contextlib.suppress(StaleLease, OperationalError):  # or the cut is no JSON
-                found = _polled(own, lease)
-                shown |= {str(row[11].decode()).split()[0] for row in found}
-    return shown
-
-
-def _polled(own: Any, lease: Lease) -> list[tuple[Any, ...]]:
-    for statement in (
-        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-        "START TRANSACTION",
-    ):
-        database.execute(own, statement)
-    try:
-        return database.execute(
-            own,
-            "CALL penstock.poll_redriven('ours', 'one', %(ids)s, %(epochs)s, 100)",
-            {"ids": f"[{lease.partition_id}]", "epochs": f"[{lease.lease_epoch}]"},
-        )
-    finally:
-        database.execute(own, "COMMIT")
-
-
-def _renumber(mysql_db: MySQLDatabase) -> None:
-    """Letters of theirs are 1 to 9 and ours 10 to 21, so that a cut id is one of theirs."""
-    mysql_db.run("UPDATE penstock.dead_letters SET id = id + 1000000 ORDER BY id DESC")
-    mysql_db.run("SET @number = 0")
-    mysql_db.run("UPDATE penstock.dead_letters SET id = (@number := @number + 1) ORDER BY id")
-
-
-#: poll_redriven takes what the array says.
-ANY_LETTER = (
-    ("    SET SESSION group_concat_max_len = 4294967295;\n", ""),
-    ("d.id = h.id AND d.subscription_id = owner_id AND", "d.id = h.id AND"),
-    ("WHERE d.subscription_id = owner_id AND d.redriven_at IS NOT NULL;", "WHERE TRUE;"),
-)
-
-
-def test_a_cut_array_shows_no_letter_of_others(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
-    """Guards: poll_redriven sets the limit, and takes the subscription's own letters only."""
-    assert _letters_shown(tenants, mysql_db) == {"ours"}
-
-
-def test_without_the_guards_it_does(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
-    """Mutant of them: on MariaDB a cut id is that of another tenant's letter."""
-    mysql_db.without_guards("poll_redriven", ANY_LETTER)
-    expected = {"ours", "theirs"} if mysql_db.engine == "mariadb" else {"ours"}
-    assert _letters_shown(tenants, mysql_db) == expected

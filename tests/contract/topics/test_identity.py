@@ -25,6 +25,7 @@ from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.kit.log import drain, known_as, put, topic
+from tests.kit.proof import proves
 from tests.kit.sinks import InFront, relay_once
 from tests.kit.stream import (
     STREAM,
@@ -123,6 +124,7 @@ def _made_anew(
     return first, known_as(own, STREAM), relayed(db, folder, seconds)
 
 
+@proves("F23", how="outside")
 def test_a_topic_made_anew_is_another_one(db: ContractDatabase, tmp_path: Path) -> None:
     """Guard: known_as, which create_topic makes of the id; no history is opened for it."""
     first, second, result = _made_anew(db, tmp_path)
@@ -137,6 +139,7 @@ def test_a_topic_made_anew_is_another_one(db: ContractDatabase, tmp_path: Path) 
     assert restore_status(own) == []
 
 
+@proves("F23", guard="the identity of a topic")
 @pytest.mark.long_on("mysql")
 def test_known_by_its_address_it_is_behind_the_old_one(
     db: ContractDatabase, tmp_path: Path
@@ -160,6 +163,7 @@ def test_a_topic_made_anew_takes_nobodys_lease(db: ContractDatabase) -> None:
     stream.commit(own, member, [(lease, 10)])
 
 
+@proves("F23", how="outside")
 @pytest.mark.parametrize("new_name", ["s", "a-name-that-is-longer-than-the-one-before"])
 def test_a_block_is_sent_again_as_it_was(
     db: ContractDatabase, tmp_path: Path, new_name: str
@@ -178,6 +182,7 @@ def test_a_block_is_sent_again_as_it_was(
     assert files(tmp_path) == {place: lines(STREAM, 1, 10) + lines(renamed, 11, 15)}
 
 
+@proves("F23", guard="the identity of a topic")
 @pytest.mark.long_on("mariadb")
 def test_with_the_address_of_now_it_is_another_block(db: ContractDatabase, tmp_path: Path) -> None:
     """Mutant: the file has the block under two names."""

@@ -27,6 +27,7 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.subscriptions import stream
+from tests.kit.proof import proves
 
 OTHER_BYTES = {
     "plain": ("publish_packed", "CRC32(e.`key`)", "CRC32(CONCAT(e.`key`, ' '))"),
@@ -267,6 +268,7 @@ def test_what_is_subscribed_is_not_deleted_by_chance(shop: Any) -> None:
     assert {each.topic for each in subscriptions.lag(shop, "billing")} == {"shop2/bills"}
 
 
+@proves("S7")
 def test_keys_go_to_the_golden_partitions(own: Any) -> None:
     count = 7
     penstock.create_topic(own, "shop/keys", count, create_namespaces=True)
@@ -285,6 +287,7 @@ def test_keys_go_to_the_golden_partitions(own: Any) -> None:
     assert found == set(expected.items()) | {("account 7", 6)}
 
 
+@proves("S7", guard="CRC-32 of the UTF-8 bytes")
 @pytest.mark.parametrize("way", OTHER_BYTES)
 def test_another_hash_is_noticed(db: Any, own: Any, way: str) -> None:
     """Mutant of S7: CRC-32 of other bytes."""

@@ -24,6 +24,7 @@ from tests.contract import databases
 from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.tenants import MySQLTenants, Tenants, as_login, tenants_of
 from tests.contract.wall_guards import LOCKED_FIRST, NAMELESS
+from tests.kit.proof import proves
 from tests.postgres.topics.test_rights import ALLOWED
 
 TOPIC = "rights/orders"
@@ -32,14 +33,6 @@ DENIED_TABLE = 1142
 
 #: Public, and of no role: who needs one has the owner's login.
 OF_THE_OWNER = {"partition_of"}
-
-
-@pytest.fixture
-def tenants(db: ContractDatabase) -> Iterator[Tenants]:
-    """Users of this engine's server, and the roles."""
-    with tenants_of(db) as found:
-        found.install()
-        yield found
 
 
 @pytest.fixture
@@ -89,6 +82,7 @@ def _callable(own: Any, names: Mapping[str, str]) -> set[str]:
     return found
 
 
+@proves("S22")
 def test_every_role_by_every_procedure(mysql_db: MySQLDatabase, mysql_tenants: Tenants) -> None:
     """The grant matrix, by statement."""
     bodies = databases.routines()

@@ -17,6 +17,7 @@ from penstock import database, log
 from penstock.errors import InvalidArgument, TopicNotFound, WrongIsolation
 from tests.contract.databases import MySQLDatabase, routines
 from tests.contract.tenants import OURS, THEIRS, Tenants, as_login, tenant, tenants_of, three_topics
+from tests.kit.proof import proves
 
 DEEP = "theirs/deep/deeper/orders"
 #: What would make the counter of ids jump for everybody.
@@ -62,6 +63,7 @@ def _publish_as_told(tenants: Tenants, mysql_db: MySQLDatabase, setting: str) ->
     return _last_block(mysql_db) - before
 
 
+@proves("S22", how="nor by what a session may set")
 def test_no_session_says_which_ids_come_next(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
     """Guard: begin_call.  One publisher could bring the counter to its end, and that for good."""
     before = _last_block(mysql_db)
@@ -84,6 +86,7 @@ def _fetch_without_recursion(own: Any, mysql_db: MySQLDatabase) -> object:
     return [event.payload for event in penstock.fetch(own, DEEP, 0, 1)]
 
 
+@proves("S22", how="nor by what a session may set")
 def test_a_right_counts_however_far_above_it_was_given(
     tenants: Tenants, mysql_db: MySQLDatabase
 ) -> None:
@@ -107,6 +110,7 @@ def _publish_in_the_past(tenants: Tenants) -> None:
         penstock.publish(own, OURS, b"x")
 
 
+@proves("S22", how="nor by what a session may set")
 def test_no_session_says_what_time_it_is(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
     """Guard: begin_call.  Repairs after a restore trust the time at which an event was made."""
     made = "SELECT YEAR(MIN(created_at)) FROM penstock.events"
@@ -131,6 +135,7 @@ def _fetched_at_serializable(tenants: Tenants, log_owner: Any) -> int:
         return sequenced
 
 
+@proves("S22", how="nor by what a session may set")
 def test_no_reader_stops_the_log_at_serializable(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
     """Guard: refuse_serializable.  The reader at the head would lock where the next chunk goes."""
     own = mysql_db.connect()
@@ -152,6 +157,7 @@ def test_no_publisher_is_at_serializable(tenants: Tenants) -> None:
             penstock.publish_batch(own, [penstock.Message(OURS, b"x")])
 
 
+@proves("S22", how="nor by what a session may set")
 def test_every_procedure_asks_how_the_session_is_set() -> None:
     """Guard: refuse_serializable or begin_call (lock_names), at whatever a role may call."""
     present = routines()

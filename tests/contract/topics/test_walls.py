@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,20 +33,13 @@ from tests.contract.tenants import (
     Tenants,
     as_login,
     tenant,
-    tenants_of,
-    three_topics,
 )
 from tests.contract.wall_calls import EPOCHS, IN_SQL, LISTS, STEERING, Call, member
 from tests.contract.wall_guards import MUTANTS, PLACE, READ_KEEPS
 from tests.kit.cleaning import clean_unread
+from tests.kit.proof import proves
 
-
-@pytest.fixture
-def tenants(db: ContractDatabase) -> Iterator[Tenants]:
-    """A topic for us, one for them and an open one."""
-    with tenants_of(db) as found:
-        three_topics(found)
-        yield found
+pytestmark = pytest.mark.usefixtures("neighbours")
 
 
 @pytest.fixture
@@ -194,6 +186,7 @@ def _each_is_hidden(
     return kinds
 
 
+@proves("S22")
 def test_a_hidden_topic_is_as_one_that_is_not_there(tenants: Tenants, us: str, they: str) -> None:
     """Guard: has_right in every function that names a topic."""
     kinds = _each_is_hidden(tenants, us, BY_TOPIC, THEIRS, "nobody/orders")
@@ -279,6 +272,7 @@ def test_lists_do_not_tell_of_the_others(tenants: Tenants, us: str, they: str) -
         assert {each.subscription for each in subscriptions.lag(own)} == {"open", "ours"}
 
 
+@proves("S22", guard="each part of the wall")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_without_the_guard_the_wall_is_open(
     db: ContractDatabase, tenants: Tenants, name: str
@@ -464,6 +458,7 @@ FOR_EVERYBODY: Guard = {
 }
 
 
+@proves("a policy for everything")
 def test_a_policy_for_everything_is_the_operators_own(
     db: ContractDatabase, tenants: Tenants, us: str
 ) -> None:

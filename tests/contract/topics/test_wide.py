@@ -15,6 +15,7 @@ from penstock import database, log
 from penstock.errors import TopicNotFound
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase, MySQLDatabase
+from tests.kit.proof import proves
 
 
 def _limited(db: ContractDatabase) -> Any:
@@ -63,16 +64,19 @@ def _delete_namespace(db: ContractDatabase, own: Any, topics: int, partitions: i
     assert deleted == topics
 
 
+@proves("the greatest widths")
 def test_a_topic_of_many_partitions_is_deleted(db: ContractDatabase) -> None:
     """Guard on MySQL and MariaDB: the partitions stand in a table of the session's."""
     _delete_topic(db, _limited(db), 300)
 
 
+@proves("the greatest widths")
 def test_a_namespace_of_many_topics_is_deleted(db: ContractDatabase) -> None:
     """Guard on MySQL and MariaDB: lock_doomed sets the limit, and counts."""
     _delete_namespace(db, _limited(db), 200, 2)
 
 
+@proves("the greatest widths")
 def test_a_topic_of_many_readers_is_deleted(db: ContractDatabase) -> None:
     """Guard on MySQL and MariaDB: lock_readers sets the limit, and counts."""
     own = _limited(db)
@@ -83,12 +87,14 @@ def test_a_topic_of_many_readers_is_deleted(db: ContractDatabase) -> None:
     assert _leases(db) == 0
 
 
+@proves("the greatest widths")
 @pytest.mark.long_on("mysql")
 def test_a_topic_of_65_536_partitions_is_deleted(db: ContractDatabase) -> None:
     """As wide as a topic can be, with the limits that the server has."""
     _delete_topic(db, db.connect(), 65_536)
 
 
+@proves("the greatest widths")
 @pytest.mark.long
 def test_a_namespace_of_3_000_topics_is_deleted(db: ContractDatabase) -> None:
     """48,000 partitions."""

@@ -20,6 +20,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.contract.upkeep.conftest import Start
 from tests.kit.log import drain, put, texts, topic
+from tests.kit.proof import proves
 
 WAITS = "for their sequence, and no pass was made"
 
@@ -36,6 +37,7 @@ def watching(db: ContractDatabase, limit: float | None) -> tuple[Watch, Callable
     return watch, look
 
 
+@proves("readyz")
 def test_events_that_nobody_sequences(db: ContractDatabase) -> None:
     """Guard: the look at what waits; who has no sequencer does not look."""
     own = db.connect()
@@ -94,6 +96,7 @@ def _look_at_an_event_that_is_old_when_it_appears(
     return found
 
 
+@proves("readyz")
 def test_an_event_that_has_just_appeared_may_be_old(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +104,7 @@ def test_an_event_that_has_just_appeared_may_be_old(
     assert _look_at_an_event_that_is_old_when_it_appears(db, monkeypatch) == ""
 
 
+@proves("readyz", guard="the second look")
 def test_without_a_second_look_it_is_an_alarm(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +123,7 @@ def _fields(found: LogStatus) -> dict[str, Any]:
     return {name: getattr(found, name) for name in LogStatus.__slots__}
 
 
+@proves("readyz")
 def test_a_sequencer_of_its_own_that_makes_no_pass(db: ContractDatabase) -> None:
     """Guard: silent_seconds; also when no event waits."""
     watch = Watch(db.url, [], everything=False, waiting_seconds=10.0)
@@ -132,6 +137,7 @@ def test_a_sequencer_of_its_own_that_makes_no_pass(db: ContractDatabase) -> None
     watch.close()
 
 
+@proves("readyz")
 @pytest.mark.long_on("mysql")
 def test_somebody_holds_the_sequencer_and_does_not_go_on(
     db: ContractDatabase, start: Start

@@ -18,6 +18,7 @@ from tests.contract.kit import end_sessions
 from tests.contract.stream_kit import end_lease
 from tests.contract.upkeep.conftest import Start
 from tests.kit.log import put, texts, topic
+from tests.kit.proof import proves
 from tests.kit.stream import filled, holders, member_with_lease
 
 TOPIC = "tests/log"
@@ -77,6 +78,7 @@ def total(programs: list[Daemon]) -> float:
     return sum(each.metric(SEQUENCED, "sequencer") for each in programs)
 
 
+@proves("sequencers side by side")
 @pytest.mark.long_on("mysql")
 def test_several_beside_each_other_do_no_harm(db: ContractDatabase, start: Start) -> None:
     """Two of them and the daemon of a checkout: each event gets one sequence, and none fails.

@@ -21,6 +21,7 @@ from tests.faults.gateway.attack import attacked, gateway_url
 from tests.faults.servers import crashing_server
 from tests.faults.world import SEED
 from tests.gateway import sdks
+from tests.kit.proof import proves
 from tests.support import missing
 from tools import clients
 
@@ -53,6 +54,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+@proves("SQS clients")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", servers.DATABASES)

@@ -15,6 +15,7 @@ from tests.faults.gateway.clients import MAILS
 from tests.faults.proxy import Address, address_of
 from tests.faults.servers import crashing_server
 from tests.faults.world import SEED
+from tests.kit.proof import proves
 from tests.kit.tenants import tenants_of
 
 KILLS, CRASHES = 50, 20
@@ -60,6 +61,8 @@ class Shared:
         """It is there."""
 
 
+@proves("a publish over HTTP")
+@proves("a resend of SQS", how="under kills of the gateway and its database")
 def test_a_gateway_is_killed_in_mid_request_in_small(database_url: str, tmp_path: Path) -> None:
     """Guards: an answer comes after the commit; what is not known to be lost is not sent again."""
     with (

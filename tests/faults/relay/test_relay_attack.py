@@ -14,6 +14,7 @@ import pytest
 
 from tests.faults.relay.attack import Plan, RelayAttack, Verdict, attack
 from tests.faults.world import SEED
+from tests.kit.proof import proves
 from tests.relay.conformance.under_test import UnderTest
 
 pytestmark = pytest.mark.timeout(3600)
@@ -50,6 +51,11 @@ def judge(connection: Connection, database_url: str, topic: str, tmp_path: Path)
     return run
 
 
+@proves(
+    "another database gets each event once",
+    how="Redis, NATS and MySQL, killed, paused and restarted",
+)
+@proves("partitions are sent side by side")
 @pytest.mark.parametrize("under_test", ["jsonl"], indirect=True)
 def test_two_relays_under_a_few_deeds(judge: Judge, under_test: UnderTest) -> None:
     """The small form, on files. Guards: recorded blocks; one partition in one thread."""
@@ -57,6 +63,7 @@ def test_two_relays_under_a_few_deeds(judge: Judge, under_test: UnderTest) -> No
     assert verdict == Verdict(verdict.events, 0, 0, 0)
 
 
+@proves("a sink that only takes gets everything")
 @pytest.mark.parametrize("under_test", ["webhook"], indirect=True)
 def test_a_sink_that_only_takes_under_a_few_deeds(judge: Judge, under_test: UnderTest) -> None:
     """The small form: nothing is lost, and what is doubled was in an open block."""
@@ -64,6 +71,10 @@ def test_a_sink_that_only_takes_under_a_few_deeds(judge: Judge, under_test: Unde
     assert verdict == Verdict(verdict.events, 0, verdict.doubled, 0)
 
 
+@proves(
+    "another database gets each event once",
+    how="Redis, NATS and MySQL, killed, paused and restarted",
+)
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("under_test", "plan"),
@@ -86,6 +97,7 @@ def test_a_sink_under_attack_equals_the_log(
     assert verdict == Verdict(verdict.events, 0, 0, 0)
 
 
+@proves("a sink that only takes gets everything")
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("under_test", "plan"),

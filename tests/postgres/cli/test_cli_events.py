@@ -21,6 +21,7 @@ import penstock
 from penstock.log.tail import tail
 from tests import command
 from tests.command import Result
+from tests.kit.proof import proves
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = Path(sys.executable).with_name("penstock")
@@ -161,6 +162,7 @@ def test_fetch_answers_a_range_of_one_partition(
     assert (nothing.code, nothing.json) == (0, [])
 
 
+@proves("the command shows all")
 def test_fetch_says_what_is_gone(shell: Shell, topic: str, connection: Connection) -> None:
     """Without a sequence it begins at what is there, and says so; with one it is an error."""
     publish(connection, "a", "b", "c")

@@ -15,6 +15,7 @@ from penstock.database import migrate
 from resources.embedded import EmbeddedPostgres
 from tests import command
 from tests.command import Result
+from tests.kit.proof import proves
 from tests.support import FAST_SETTINGS
 
 Run = Callable[..., Result]
@@ -42,6 +43,7 @@ def run(checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return partial(command.run, capsys)
 
 
+@proves("the embedded database")
 def test_it_is_found_and_named(run: Run, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the checkout and below it; without the password; for the time of the command."""
     for folder in (checkout, checkout / "docs" / "images"):
@@ -56,6 +58,7 @@ def test_it_is_found_and_named(run: Run, checkout: Path, monkeypatch: pytest.Mon
     assert SAID not in run("status", "--help").err
 
 
+@proves("the embedded database", guard="the order of the sources")
 @pytest.mark.parametrize(
     "configured",
     [
@@ -75,6 +78,7 @@ def test_what_is_configured_counts(
     assert "embedded" not in refused.err
 
 
+@proves("the embedded database", guard="the owner of the folder")
 def test_one_of_somebody_else_is_not_taken(
     run: Run, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +107,7 @@ def test_one_that_does_not_run_is_named(
         assert "is not running. run: python -m resources.embedded start" in refused.err
 
 
+@proves("a policy file owns what it has set")
 def test_make_dev_says_where_it_is(checkout: Path) -> None:
     """The lines of tools.dev, before Dagster takes over.
 

@@ -15,6 +15,7 @@ from penstock.errors import InvalidArgument, InvalidName
 from penstock.records import Event
 from penstock.subscriptions import stream
 from tests.kit.log import Connection, value, wait_until
+from tests.kit.proof import proves
 from tests.kit.stream import (
     SUBSCRIPTION,
     filled,
@@ -48,6 +49,7 @@ def _done(connection: Connection) -> bool:
     return all(lag.lag_events == 0 for lag in subscriptions.lag(connection, SUBSCRIPTION))
 
 
+@proves("L7 in streams")
 def test_a_handler_that_raises_is_called_again_and_others_flow(
     connection: Connection, database_url: str
 ) -> None:

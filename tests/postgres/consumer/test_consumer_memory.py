@@ -11,6 +11,7 @@ from penstock import Message, publish_bulk
 from penstock.subscriptions import stream
 from tests.consumers.process import ROOT
 from tests.kit.log import Connection, drain, topic
+from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION
 
 MIB = 1024 * 1024
@@ -63,6 +64,7 @@ def _consumed(connection: Connection, url: str, count: int, size: int) -> tuple[
     return int(answer[0]), int(answer[1]), int(answer[2])
 
 
+@proves("R5")
 def test_memory_is_bounded_by_bytes(connection: Connection, database_url: str) -> None:
     """The small form: 30 MiB of events, 8 MiB of them in memory."""
     ahead, base, most = _consumed(connection, database_url, 3_000, 8 * MIB)
@@ -70,6 +72,7 @@ def test_memory_is_bounded_by_bytes(connection: Connection, database_url: str) -
     assert most - base < 45
 
 
+@proves("R5", how="the long form")
 @pytest.mark.long
 @pytest.mark.timeout(7_200)
 def test_a_million_events_of_10_kib(connection: Connection, database_url: str) -> None:

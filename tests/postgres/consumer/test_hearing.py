@@ -20,6 +20,7 @@ from penstock.subscriptions import stream
 from penstock.upkeep.sequencing import sequence_round
 from tests.guards import without_guard
 from tests.kit.log import put, topic
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -110,6 +111,7 @@ def test_what_was_read_to_its_end_is_asked_again_when_it_grew(
         assert consumer.rounds(connection, 2) == [[0, 1]]
 
 
+@proves("L6, told")
 def test_a_notice_that_was_lost_is_made_up_for(connection: Connection, database_url: str) -> None:
     """Guard: all are asked once in idle_seconds, whatever is heard of others."""
     listener = Listener()
@@ -122,6 +124,7 @@ def test_a_notice_that_was_lost_is_made_up_for(connection: Connection, database_
         assert consumer.came.count(b"next") == 2
 
 
+@proves("L6, told", guard="idle_seconds")
 def test_who_was_never_told_asks_each_time(connection: Connection, database_url: str) -> None:
     """Guard: Listener.is_told. A pooler may swallow the LISTEN."""
     listener = Listener(is_told=False)

@@ -31,6 +31,7 @@ from tests.kit.log import (
     wait_until,
     wait_until_blocked,
 )
+from tests.kit.proof import proves
 from tests.kit.storage import condemn, cut, many, move_low, slices
 
 LONGEST_WAIT = "200ms"
@@ -65,6 +66,7 @@ def _publishers(url: str) -> Iterator[list[int]]:
             running.result()
 
 
+@proves("F13")
 @pytest.mark.parametrize("seconds", [0, pytest.param(600, marks=pytest.mark.long)])
 def test_a_publisher_is_open_while_three_slices_fill_and_one_is_dropped(
     connection: Connection, database_url: str, seconds: int

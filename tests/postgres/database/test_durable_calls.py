@@ -27,6 +27,7 @@ from penstock.topics import holds, names
 from resources.embedded import EmbeddedPostgres
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, drain, part, put, topic, value, wait_until
+from tests.kit.proof import proves
 from tests.support import missing
 
 READER = "reader"
@@ -101,6 +102,7 @@ BY_ANOTHER = {
 }
 
 
+@proves("D7 over a crash")
 def test_each_function_that_changes_something_has_decided(connection: Connection) -> None:
     """Guard: a new function calls commit_durably(), or is named above with its reason."""
     rows = connection.execute(
@@ -198,6 +200,7 @@ def _filled(connection: Connection) -> None:
     drain(connection)
 
 
+@proves("D7 over a crash")
 @pytest.mark.parametrize("given", ["off", "local", "remote_write"])
 def test_its_commit_waits_for_the_disk(connection: Connection, given: str) -> None:
     """Guard: commit_durably(), to the end of the caller's transaction; more is left as it is."""
@@ -269,6 +272,7 @@ def _over_a_crash(folder: Path, *, guarded: bool) -> tuple[set[int], set[int]]:
         return first, _tokens(server, server.url("app"), "B")
 
 
+@proves("D7 over a crash")
 def test_a_lease_epoch_is_not_given_twice_after_a_crash(tmp_path: Path) -> None:
     """Guard: commit_durably() in check_in: A holds the lease when the server is back."""
     first, second = _over_a_crash(tmp_path / "pg", guarded=True)
@@ -276,11 +280,13 @@ def test_a_lease_epoch_is_not_given_twice_after_a_crash(tmp_path: Path) -> None:
     assert second == set()
 
 
+@proves("D7 over a crash", guard="commit_durably")
 def test_without_it_a_lease_epoch_is_given_twice(tmp_path: Path) -> None:
     """Mutant: the session's setting holds."""
     assert _over_a_crash(tmp_path / "pg", guarded=False) == ({1}, {1})
 
 
+@proves("D7 over a crash", how="what a crash may undo, and what is good then")
 @pytest.mark.long
 def test_a_hand_out_that_a_crash_undoes_leaves_the_receipt_before_it_good(tmp_path: Path) -> None:
     """Nobody else has the event then: A, who was late, finishes it, and B is refused.

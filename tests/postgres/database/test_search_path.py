@@ -14,6 +14,7 @@ from penstock import log
 from penstock.errors import PenstockError
 from penstock.subscriptions import stream
 from tests.contract.text_kit import call
+from tests.kit.proof import proves
 from tests.kit.tenants import OURS, THEIRS, Connection, Tenants, bulk, tenant, three_topics
 
 
@@ -128,6 +129,7 @@ def test_without_its_own_search_path_the_callers_functions_run_as_the_owner(
     assert _attack(tenants, us) > 0
 
 
+@proves("a text is published as it was written", guard="the search path")
 @pytest.mark.parametrize("function", ["publish_text", "publish_json"])
 def test_without_their_own_search_path_texts_are_the_callers(
     tenants: Tenants, us: str, they: str, function: str

@@ -18,6 +18,7 @@ import penstock
 from penstock.database import migrate
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, drain, put, topic, value
+from tests.kit.proof import proves
 from tests.support import PostgresServer
 
 SQL = Path(__file__).resolve().parents[3] / "sql" / "postgres"
@@ -47,6 +48,7 @@ def test_no_literal_of_a_function_holds_a_backslash() -> None:
     assert found == []
 
 
+@proves("F32", how="strings of the old kind")
 def test_a_long_header_is_no_long_number(session: Connection) -> None:
     penstock.publish(session, TOPIC, b"x", headers=STRING_OF_DIGITS)
     drain(session)
@@ -55,6 +57,7 @@ def test_a_long_header_is_no_long_number(session: Connection) -> None:
         session.execute("SELECT penstock.publish(%s, 'x', headers => %s)", (TOPIC, number))
 
 
+@proves("F32", guard="dollar quotes")
 def test_in_quotes_the_pattern_means_something_else(session: Connection) -> None:
     """Mutant: the pattern as it was."""
     without_guard(session, "headers_problem", f"$p${IN_QUOTES}$p$", f"'{IN_QUOTES}'")

@@ -14,6 +14,7 @@ import pytest
 from penstock.subscriptions import stream
 from tests.guards import plan_of, without_guard
 from tests.kit.log import TOPIC, Connection, topic, value
+from tests.kit.proof import proves
 
 LEASES = 85_536
 ACTIVE = 65_536
@@ -64,6 +65,7 @@ def _all(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [plan, *(node for child in plan.get("Plans", []) for node in _all(child))]
 
 
+@proves("R1", guard="PostgreSQL, enable_nestloop")
 @pytest.mark.parametrize("function", GIVEN)
 def test_each_lease_is_looked_at_once(
     connection: Connection, subscription: int, function: str

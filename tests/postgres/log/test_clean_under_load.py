@@ -29,6 +29,7 @@ from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests.kit.cleaning import clean_believing
 from tests.kit.log import TOPIC, Connection, topic, value
+from tests.kit.proof import proves
 from tests.kit.storage import cut
 
 PUBLISHERS = 12
@@ -134,6 +135,7 @@ def _percentiles(waits: list[float]) -> str:
     return f"{len(waits)} calls, p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms"
 
 
+@proves("F13", how="twelve publishers")
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 def test_no_full_slice_stays_longer_than_two_runs(

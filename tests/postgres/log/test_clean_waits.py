@@ -29,6 +29,7 @@ from tests.kit.log import (
     wait_until,
     wait_until_blocked,
 )
+from tests.kit.proof import proves
 from tests.kit.storage import condemn, cut, many, move_low, slices
 
 SIZE = 200
@@ -70,6 +71,7 @@ def _waits(connection: Connection) -> Callable[[], bool]:
     return lambda: value(connection, _CLEANS_THAT_WAIT) > 0
 
 
+@proves("F13", how="PostgreSQL, publishers that overlap")
 def test_a_slice_goes_in_one_run_while_publishers_overlap(
     connection: Connection, database_url: str
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_slice_goes_in_one_run_while_publishers_overlap(
     assert slices(connection, "events")[0] == f"events_{SIZE + 1}"
 
 
+@proves("F13", guard="a time for each slice")
 def test_with_100_ms_for_all_it_does_not(connection: Connection, database_url: str) -> None:
     """Mutant: as little patience as with locks that others wait behind."""
     _full(connection)
@@ -126,6 +129,7 @@ def _half_detached(connection: Connection, url: str, name: str) -> None:
         connection.execute("RESET statement_timeout")
 
 
+@proves("F13", how="PostgreSQL, publishers that overlap")
 def test_a_half_detached_slice_is_finished_first(connection: Connection, database_url: str) -> None:
     """Guard: the order in _drop_all; DETACH of another slice of the table is refused before it."""
     _full(connection, 3)
@@ -149,6 +153,7 @@ def _old_reader(connection: Connection, url: str) -> Iterator[Connection]:
         yield reader
 
 
+@proves("F13", how="PostgreSQL, publishers that overlap")
 def test_a_reader_from_before_the_mark_is_not_in_the_way(
     connection: Connection, database_url: str
 ) -> None:
@@ -178,6 +183,7 @@ _AT_IT = """
 """
 
 
+@proves("F13", guard="the look at snapshots")
 def test_without_a_look_at_snapshots_he_waits_for_the_slice(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +265,7 @@ def test_somebody_else_was_faster(
         assert (went_on, "does not exist" in problem) == (False, True)
 
 
+@proves("F13")
 def test_two_cleans_at_once_share_the_work(connection: Connection, database_url: str) -> None:
     """What one has done the other finds done."""
     _full(connection, 2)

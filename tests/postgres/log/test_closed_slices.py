@@ -12,6 +12,7 @@ from ops.retention.storage import SliceState
 from penstock.errors import LogBehind
 from tests.guards import without_guard
 from tests.kit.log import Connection, drain, open_transaction, put, topic, value
+from tests.kit.proof import proves
 from tests.kit.storage import condemn, cut, droppable, many, move_low, slices
 from tests.postgres.log.test_counters import _set_back
 from tests.postgres.log.test_early_events import _free_ids, _jump
@@ -50,6 +51,7 @@ def _written_while_it_goes(connection: Connection, url: str) -> None:
     assert [each.state for each in drop_slices(url)] == [SliceState.DROPPED]
 
 
+@proves("S2 in a slice that goes")
 def test_what_is_written_into_a_slice_that_goes_is_kept(
     connection: Connection, database_url: str
 ) -> None:
@@ -57,6 +59,7 @@ def test_what_is_written_into_a_slice_that_goes_is_kept(
     _written_while_it_goes(connection, database_url)
 
 
+@proves("S2 in a slice that goes", guard="the trigger")
 def test_without_the_trigger_it_is_dropped(connection: Connection, database_url: str) -> None:
     """Mutant: the slice is dropped under whoever writes."""
     without_guard(connection, "close_slice", "EXECUTE format(", "PERFORM format(")
@@ -64,6 +67,7 @@ def test_without_the_trigger_it_is_dropped(connection: Connection, database_url:
         _written_while_it_goes(connection, database_url)
 
 
+@proves("S2 in a slice that goes")
 def test_nobody_writes_into_a_closed_slice(connection: Connection, database_url: str) -> None:
     """Guard: the trigger refuses it; nothing else of the log is closed."""
     _a_slice_to_drop(connection)
@@ -78,6 +82,7 @@ def test_nobody_writes_into_a_closed_slice(connection: Connection, database_url:
     assert _from(connection, _SIZE - 4) == ["in the next slice", "new"]
 
 
+@proves("S2 in a slice that goes")
 @pytest.mark.parametrize("is_sequenced", [False, True])
 def test_a_slice_into_which_an_event_came_is_not_closed(
     connection: Connection, is_sequenced: bool
@@ -94,6 +99,7 @@ def test_a_slice_into_which_an_event_came_is_not_closed(
         assert not value(connection, "SELECT penstock.close_slice('events_1')")
 
 
+@proves("S2 in a slice that goes", guard="what waits, what is needed")
 @pytest.mark.parametrize(
     ("is_sequenced", "guard"),
     [
@@ -110,6 +116,7 @@ def test_without_each_look_it_is_closed(
         test_a_slice_into_which_an_event_came_is_not_closed(connection, is_sequenced)
 
 
+@proves("S2 in a slice that goes")
 def test_what_comes_into_a_slice_that_was_copied_is_kept(
     connection: Connection, database_url: str
 ) -> None:

@@ -32,6 +32,7 @@ from tests.kit.log import (
     value,
     wait_until_blocked,
 )
+from tests.kit.proof import proves
 from tests.kit.storage import many, move_low, next_slice
 from tests.postgres.log.test_counters import _set_back
 from tests.postgres.log.test_early_events import OLD, _gap, _jump, _waiting
@@ -98,6 +99,7 @@ def _committed_at_the_opening(
     assert texts(connection) == [*OLD, *"abc", "late"]
 
 
+@proves("S2 over a counter that jumps", how="while an era is opened")
 @pytest.mark.parametrize("commit", [_commit, _commit_prepared])
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("max_events", [1, 10_000])
@@ -108,6 +110,7 @@ def test_what_commits_while_an_era_is_opened_is_sequenced(
     _committed_at_the_opening(connection, database_url, commit, again=again, max_events=max_events)
 
 
+@proves("S2 over a counter that jumps", guard="take_boundary")
 def test_without_the_look_at_events_they_are_lost(
     connection: Connection, database_url: str
 ) -> None:
@@ -117,6 +120,7 @@ def test_without_the_look_at_events_they_are_lost(
         _committed_at_the_opening(connection, database_url, _commit, again=False, max_events=10_000)
 
 
+@proves("S2 over a counter that jumps", how="while an era is opened")
 @pytest.mark.parametrize("max_events", [1, 10_000])
 def test_what_stays_open_over_the_opening_is_sequenced(
     connection: Connection, database_url: str, max_events: int
@@ -168,6 +172,7 @@ def _own_event_below_the_last_known(connection: Connection, url: str) -> None:
     assert _waiting(connection) == 0
 
 
+@proves("S2 over a counter that jumps", how="by the sequencer itself")
 def test_what_the_sequencer_itself_publishes_does_not_wait(
     connection: Connection, database_url: str
 ) -> None:
@@ -175,6 +180,7 @@ def test_what_the_sequencer_itself_publishes_does_not_wait(
     _own_event_below_the_last_known(connection, database_url)
 
 
+@proves("S2 over a counter that jumps", guard="the sequencer's own events")
 def test_without_that_look_the_log_is_taken_for_quiet(
     connection: Connection, database_url: str
 ) -> None:
@@ -215,6 +221,7 @@ _BEFORE, _AFTER = "begun := tick.complete;", "INSERT INTO ticks"
 _STOPS = [(_BEFORE, 1), (_AFTER, 1), (_AFTER, 100_002)]
 
 
+@proves("S21 of the index's counter")
 @pytest.mark.parametrize(("stop", "to"), _STOPS)
 def test_an_index_that_begins_anew_during_a_pass_gives_no_sequence_twice(
     connection: Connection, database_url: str, stop: str, to: int
@@ -223,6 +230,7 @@ def test_an_index_that_begins_anew_during_a_pass_gives_no_sequence_twice(
     _index_begins_anew(connection, database_url, stop, to)
 
 
+@proves("S21 of the index's counter", guard="newest_chunk")
 @pytest.mark.parametrize(
     ("mutant", "stopped"),
     [
@@ -276,6 +284,7 @@ def _many_chunks_in_a_pass(connection: Connection, url: str, how: str) -> None:
     assert log.gaps(connection, TOPIC) == []
 
 
+@proves("S21 of the index's counter")
 @pytest.mark.parametrize(
     "how", ["after the chunks", "after rolled-back passes", "between two chunks"]
 )
@@ -286,6 +295,7 @@ def test_a_pass_tells_of_all_its_chunks(
     _many_chunks_in_a_pass(connection, database_url, how)
 
 
+@proves("S21 of the index's counter", guard="what a pass records")
 @pytest.mark.parametrize(
     ("mutant", "how"),
     [
@@ -338,6 +348,7 @@ def _has_all(connection: Connection, partition: int) -> None:
     assert [first, second] == expected
 
 
+@proves("S21 of the index's counter")
 @pytest.mark.parametrize("partition", [0, 1])
 def test_a_chunk_that_comes_into_a_merged_slice_is_kept(
     connection: Connection, database_url: str, partition: int
@@ -346,6 +357,7 @@ def test_a_chunk_that_comes_into_a_merged_slice_is_kept(
     _chunk_in_a_merged_slice(connection, database_url, partition)
 
 
+@proves("S21 of the index's counter", guard="merge_is_whole")
 @pytest.mark.parametrize(
     ("mutant", "partition"),
     [

@@ -18,6 +18,7 @@ from penstock.subscriptions.stream import Membership
 from penstock.topics import names
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, drain, put, texts, topic, value
+from tests.kit.proof import proves
 from tests.postgres.log.test_eras import _restored
 
 READER = "reader"
@@ -97,6 +98,7 @@ def _by_an_era(connection: Connection) -> None:
     log.sequence(connection)
 
 
+@proves("S21 of counters")
 def test_every_counter_is_known(connection: Connection) -> None:
     """Guard: counters() reads the catalogue; a sequence that it does not see is no number."""
     sequences = connection.execute(
@@ -106,6 +108,7 @@ def test_every_counter_is_known(connection: Connection) -> None:
     assert {name for (name,) in sequences} - {each[0] for each in _counters(connection)} == COUNTS
 
 
+@proves("S21 of counters")
 @pytest.mark.parametrize("raised", [_by_reconcile, _by_an_era])
 def test_a_counter_that_was_set_back_is_raised(connection: Connection, raised: object) -> None:
     """Guard: open_history, which an era and a reconcile share, raises every counter."""
@@ -118,6 +121,7 @@ def test_a_counter_that_was_set_back_is_raised(connection: Connection, raised: o
         assert value(connection, f"SELECT nextval('penstock.{counter}')") > highest, counter
 
 
+@proves("S21 of counters")
 def test_numbers_of_what_is_gone_are_not_given_again(connection: Connection) -> None:
     """Guard: numbers_elsewhere(); rows of a topic and a subscription outlive the two."""
     _used(connection)
@@ -131,6 +135,7 @@ def test_numbers_of_what_is_gone_are_not_given_again(connection: Connection) -> 
         assert value(connection, f"SELECT nextval('penstock.{counter}')") > highest, counter
 
 
+@proves("S21 of counters", guard="raise_counters in open_history")
 def test_without_it_nothing_is_raised(connection: Connection) -> None:
     """Mutant: open_history leaves the counters."""
     without_guard(connection, "open_history", "PERFORM raise_counters(true);", "")
@@ -138,6 +143,7 @@ def test_without_it_nothing_is_raised(connection: Connection) -> None:
         test_a_counter_that_was_set_back_is_raised(connection, _by_reconcile)
 
 
+@proves("S21 of counters")
 def test_upkeep_raises_what_is_set_back_meanwhile(connection: Connection) -> None:
     """Guards: is_other_era (events, chunks), ensure_slices: nobody has to notice a restore.
 
@@ -180,6 +186,7 @@ def _after_a_merge(connection: Connection, url: str) -> list[str]:
 _EXPECTED = [*(f"old {number}" for number in range(31)), *(f"new {number}" for number in range(3))]
 
 
+@proves("S21 of counters")
 def test_sequences_are_given_once_though_the_index_begins_anew(
     connection: Connection, database_url: str
 ) -> None:
@@ -190,6 +197,7 @@ def test_sequences_are_given_once_though_the_index_begins_anew(
     assert log.gaps(connection, TOPIC) == []
 
 
+@proves("S21 of counters", guard="the counter of chunks in the tick")
 def test_without_it_sequences_are_given_twice(connection: Connection, database_url: str) -> None:
     """Mutant: nobody remembers what the last pass knew."""
     without_guard(connection, "is_other_era", "c.last_value < tick.chunk_id", "false")
@@ -220,6 +228,7 @@ def _published_at_once(connection: Connection, by: int, *, from_below: bool) -> 
     return texts(connection)
 
 
+@proves("S2 after a restore")
 @pytest.mark.parametrize("by", [1_000_000, 40, 1, -20])
 @pytest.mark.parametrize("from_below", [False, True])
 def test_what_is_published_before_the_first_pass_is_sequenced(
@@ -232,6 +241,7 @@ def test_what_is_published_before_the_first_pass_is_sequenced(
     assert found == ["old 0", "old 1", "old 2", "early", "late"]
 
 
+@proves("S2 after a restore", guard="doubtful_id, early_tx")
 @pytest.mark.parametrize("from_below", [False, True])
 def test_without_it_such_an_event_is_lost(connection: Connection, from_below: bool) -> None:
     """Mutant: only the old numbers of transactions are compared."""
@@ -242,6 +252,7 @@ def test_without_it_such_an_event_is_lost(connection: Connection, from_below: bo
     assert found == ["old 0", "old 1", "old 2", "late"]
 
 
+@proves("S21 of counters")
 def test_a_commit_that_nobody_would_find_is_refused(connection: Connection) -> None:
     """Guards: commit, move_position, open_block: a number below the newest row's is an error."""
     member = _used(connection)
@@ -267,6 +278,7 @@ def _open_block(connection: Connection, partition_id: int, lease_epoch: int) -> 
     )
 
 
+@proves("S21 of counters", guard="commit's look at the counter")
 def test_without_the_refusal_a_commit_is_gone(connection: Connection) -> None:
     """Mutant: the row is written after the newest one."""
     without_guard(connection, "commit", "OR stored.id > counter.given_id", "")

@@ -30,6 +30,7 @@ from tests.kit.log import (
     value,
     wait_until,
 )
+from tests.kit.proof import proves
 from tests.postgres.log.test_counters import _set_back
 from tests.postgres.log.test_eras import _restored
 
@@ -229,6 +230,7 @@ def _all_are_there(connection: Connection, url: str, way: str) -> None:
     assert _waiting(connection) == 0
 
 
+@proves("S2 over a counter that jumps")
 @pytest.mark.parametrize("way", WAYS)
 def test_ids_that_were_free_are_given_again(
     connection: Connection, database_url: str, way: str
@@ -237,6 +239,7 @@ def test_ids_that_were_free_are_given_again(
     _all_are_there(connection, database_url, way)
 
 
+@proves("S2 over a counter that jumps", guard="each look of append_few")
 @pytest.mark.parametrize("way", WAYS)
 def test_without_it_events_are_lost(connection: Connection, database_url: str, way: str) -> None:
     """Mutants: each guard is taken out of the way that needs it."""
@@ -245,6 +248,7 @@ def test_without_it_events_are_lost(connection: Connection, database_url: str, w
         _all_are_there(connection, database_url, way)
 
 
+@proves("the log does without what a managed server refuses")
 @pytest.mark.parametrize("way", WAYS)
 def test_they_are_found_where_the_server_does_not_say_who_it_is(
     connection: Connection, database_url: str, way: str
@@ -254,6 +258,7 @@ def test_they_are_found_where_the_server_does_not_say_who_it_is(
     _all_are_there(connection, database_url, way)
 
 
+@proves("the log does without what a managed server refuses", guard="the unknown identity")
 def test_without_the_unknown_identity_events_are_lost(
     connection: Connection, database_url: str
 ) -> None:
@@ -273,6 +278,7 @@ def _forget_identity(connection: Connection) -> None:
     connection.execute("UPDATE penstock.eras SET system_identifier = NULL, timeline = NULL")
 
 
+@proves("S2 after a restore")
 @pytest.mark.parametrize("by", [1_000_000, 40, 1, -20])
 def test_in_another_cluster_they_are_found_by_who_wrote_them(
     connection: Connection, by: int
@@ -283,6 +289,7 @@ def test_in_another_cluster_they_are_found_by_who_wrote_them(
     assert log.gaps(connection, TOPIC) == []
 
 
+@proves("S2 over a counter that jumps")
 def test_a_physical_copy_compares_nothing(connection: Connection) -> None:
     """Guard: open_era; a new identity, the same rows: what is trimmed does not come again."""
     _gap(connection)
@@ -452,6 +459,7 @@ class _Model:
         assert log.gaps(self.connection, TOPIC) == []
 
 
+@proves("S2 over a counter that jumps")
 @pytest.mark.parametrize("seed", [*range(4), 1025])
 def test_a_counter_that_jumps_loses_nothing(
     connection: Connection, database_url: str, seed: int

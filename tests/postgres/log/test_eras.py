@@ -16,6 +16,7 @@ from penstock import log
 from penstock.publishing.publish import publish
 from tests.guards import without_guard
 from tests.kit.log import Connection, drain, open_transaction, put, texts, topic, value
+from tests.kit.proof import proves
 
 _MOVED = (
     "format('%%s:%%s:%%s', pg_snapshot_xmin({0})::text::bigint + %(by)s,"
@@ -104,6 +105,7 @@ def _next_number(connection: Connection) -> int:
     return int(value(connection, "SELECT pg_current_xact_id()::text")) + 1
 
 
+@proves("S2, S6, few", guard="the boundary of the era")
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_a_late_one_of_before_the_era_is_not_walked_to(
     connection: Connection, database_url: str, is_guarded: bool

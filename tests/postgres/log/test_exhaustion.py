@@ -19,6 +19,7 @@ from resources.embedded import EmbeddedPostgres
 from resources.system_user import as_server_user
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, drain, open_transaction, put, topic, value
+from tests.kit.proof import proves
 from tests.kit.storage import cut, many, move_low
 from tests.kit.stream import filled, member_with_lease
 from tests.support import FAST_SETTINGS, missing
@@ -76,6 +77,7 @@ def _late_and_dropped(url: str) -> tuple[list[str], list[SliceState]]:
     return found, [each.state for each in done if each.parent == "events"]
 
 
+@proves("F31")
 def test_transaction_numbers_of_more_than_32_bits(beyond: str) -> None:
     """Guards: xid8 everywhere; oldest_snapshot puts the upper half before relfrozenxid."""
     assert _late_and_dropped(beyond) == (["quick", "late"], [SliceState.DROPPED])
@@ -93,6 +95,7 @@ def test_by_the_lower_half_nothing_is_ever_dropped(beyond: str) -> None:
     assert _late_and_dropped(beyond)[1] == []
 
 
+@proves("F31")
 def test_histories_end_without_wrapping(connection: Connection) -> None:
     """Guard: the columns' types; lease_epoch still rises with the last history."""
     filled(connection)

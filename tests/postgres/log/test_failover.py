@@ -27,6 +27,7 @@ from resources.embedded import EmbeddedPostgres
 from resources.system_user import give_to_server_user
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, drain, put, texts, topic, value, wait_until
+from tests.kit.proof import proves
 from tests.kit.storage import move_low, next_slice
 from tests.support import FAST_SETTINGS, missing
 
@@ -111,6 +112,7 @@ def _copied_if_there(source: str, target: str) -> str:
         return target
 
 
+@proves("F7")
 def test_a_point_in_time_from_archived_wal(tmp_path: Path) -> None:
     """Guards: is_other_era, open_history; the load goes on while backup and point are made."""
     archive = tmp_path / "archive"
@@ -272,6 +274,7 @@ def _failed_over(folder: Path, *, guarded: bool) -> tuple[list[str], dict[int, i
             return texts(own), stream.position(own, READER, TOPIC)
 
 
+@proves("F7")
 def test_a_failover_by_logical_replication(tmp_path: Path) -> None:
     """Guard: raise_counters: the subscriber's sequences were never used."""
     found, position = _failed_over(tmp_path, guarded=True)
@@ -280,6 +283,7 @@ def test_a_failover_by_logical_replication(tmp_path: Path) -> None:
     assert position == {0: 7}
 
 
+@proves("F7", guard="the counters")
 @pytest.mark.long
 def test_without_the_counters_it_cannot_go_on(tmp_path: Path) -> None:
     """Mutant: they stay where the subscriber's installation left them."""

@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.databases import PostgresDatabase
 from tests.contract.log.test_held import BEATS, work_under_a_snapshot
+from tests.kit.proof import proves
 
 
 @pytest.fixture
@@ -18,6 +19,7 @@ def db(database_url: str) -> Iterator[PostgresDatabase]:
     postgres.close()
 
 
+@proves("R6", guard="no update in the hot path")
 def test_a_row_that_every_pass_updates_is_noticed(db: PostgresDatabase) -> None:
     """Mutant: the sequencer notes in a row of its own that it was there."""
     lock = "PERFORM FROM sequencer FOR UPDATE SKIP LOCKED;"

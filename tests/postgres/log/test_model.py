@@ -13,6 +13,7 @@ from penstock import log
 from penstock.publishing.publish import publish
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, topic
+from tests.kit.proof import proves
 
 PARTITIONS = 2
 STEPS = 220
@@ -125,6 +126,8 @@ def _run(connection: Connection, url: str, seed: int) -> None:
         run.close()
 
 
+@proves("S4, S5", how="PostgreSQL against a model")
+@proves("S2, S6, few")
 @pytest.mark.parametrize("seed", range(4))
 def test_the_log_does_what_the_model_does(
     connection: Connection, database_url: str, seed: int
@@ -135,6 +138,7 @@ def test_the_log_does_what_the_model_does(
     _run(connection, database_url, seed)
 
 
+@proves("S2, S6, few", guard="the two snapshots, the order")
 @pytest.mark.parametrize(
     ("function", "old", "new"),
     [

@@ -12,6 +12,7 @@ from penstock import log
 from penstock.subscriptions import stream
 from tests.guards import nodes, plan_of, without_guard
 from tests.kit.log import TOPIC, Connection, drain, put, topic, value
+from tests.kit.proof import proves
 from tests.kit.storage import many, next_slice
 from tests.support import PostgresServer
 
@@ -94,6 +95,7 @@ def test_a_tick_starts_from_the_index_on_tx(long_log: Connection, analysed: bool
     assert _touched(plan) <= 3 * WAITING
 
 
+@proves("S2 over a counter that jumps", how="by the sequencer itself")
 @pytest.mark.parametrize("analysed", [False, True])
 @pytest.mark.parametrize("last_id", [1, EVENTS])
 def test_whether_a_tick_has_lower_ids_is_told_by_the_index_on_tx(

@@ -13,6 +13,7 @@ from penstock import database
 from penstock.doctor import Finding, doctor
 from penstock.subscriptions import queue, stream
 from tests.kit.log import TOPIC, Connection, drain, put, topic, value
+from tests.kit.proof import proves
 from tests.kit.storage import next_slice
 
 QUEUE = "mails"
@@ -54,6 +55,7 @@ def _merge(connection: Connection, url: str) -> None:
 KEYS: dict[str, Work] = {"queue_purges": _remove, "merges": _merge}
 
 
+@proves("a published log goes on")
 @pytest.mark.parametrize("table", KEYS)
 def test_rows_of_a_published_log_can_go(
     published: Connection, database_url: str, table: str
@@ -62,6 +64,7 @@ def test_rows_of_a_published_log_can_go(
     assert _findings(database_url) == []
 
 
+@proves("a published log goes on", guard="the primary key")
 @pytest.mark.parametrize("table", KEYS)
 def test_without_a_key_they_cannot_and_the_doctor_says_so(
     published: Connection, database_url: str, table: str

@@ -40,6 +40,7 @@ from tests.kit.log import (
     value,
     wait_until,
 )
+from tests.kit.proof import proves
 from tests.kit.storage import many
 from tests.support import FAST_SETTINGS, missing
 
@@ -130,6 +131,7 @@ def _dump_and_restore(old: EmbeddedPostgres, new: EmbeddedPostgres, file: Path) 
     return url
 
 
+@proves("S21")
 def test_a_dump_into_a_new_cluster(tmp_path: Path) -> None:
     """Nothing is lost, doubled or renumbered; numbers that come up again change nothing.
 
@@ -213,6 +215,8 @@ def _other_events(connection: Connection, count: int) -> None:
     drain(connection)
 
 
+@proves("S21")
+@proves("F7")
 def test_a_point_in_time_on_another_timeline(
     lost: tuple[Path, Membership, Lease, Seen],
 ) -> None:
@@ -235,6 +239,7 @@ def test_a_point_in_time_on_another_timeline(
         assert log.gaps(connection, TOPIC) == []
 
 
+@proves("S21", guard="histories and stops")
 def test_without_a_history_a_sequence_stands_for_two_events(
     lost: tuple[Path, Membership, Lease, Seen],
 ) -> None:
@@ -247,6 +252,7 @@ def test_without_a_history_a_sequence_stands_for_two_events(
         assert set(_two_payloads(seen)) == {(1, sequence) for sequence in range(51, 101)}
 
 
+@proves("S21")
 def test_a_copy_of_the_volume_is_seen_from_outside(
     lost: tuple[Path, Membership, Lease, Seen],
 ) -> None:
@@ -278,6 +284,7 @@ def test_a_copy_of_the_volume_is_seen_from_outside(
         assert histories(connection)[-1].reason == "the volume of this morning"
 
 
+@proves("S21", guard="histories and stops")
 def test_without_the_stop_a_sequence_stands_for_two_events(
     lost: tuple[Path, Membership, Lease, Seen],
 ) -> None:

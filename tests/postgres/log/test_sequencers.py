@@ -31,6 +31,7 @@ from tests.kit.log import (
     wait_until,
     wait_until_blocked,
 )
+from tests.kit.proof import proves
 
 PUBLISHERS = 8
 SEQUENCERS = 3
@@ -220,6 +221,7 @@ def _overtaken(connection: Connection, url: str) -> BaseException | None:
         return waiting.exception()
 
 
+@proves("F5")
 def test_a_sequencer_that_only_believes_to_be_alone_collides(
     connection: Connection, database_url: str
 ) -> None:
@@ -253,6 +255,7 @@ def _passes(connection: Connection, url: str, kill_after: int) -> None:
     drain(connection, 5)
 
 
+@proves("F5")
 @pytest.mark.parametrize("kill_after", range(6))
 def test_killed_between_the_passes_of_a_tick(
     connection: Connection, database_url: str, kill_after: int

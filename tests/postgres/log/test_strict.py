@@ -26,6 +26,7 @@ from tests.kit.log import (
     wait_until,
     wait_until_blocked,
 )
+from tests.kit.proof import proves
 
 Way = Callable[[Connection, str, str | None], None]
 
@@ -83,6 +84,7 @@ def test_the_log_has_the_order_of_commits(
     assert commits == found == ["first", "second"]
 
 
+@proves("S6", guard="strict order")
 def test_without_the_lock_it_has_not(connection: Connection, database_url: str) -> None:
     """Mutant: nobody waits."""
     without_guard(connection, "lock_strictly", "t.address = g.topic", "false")
@@ -125,6 +127,7 @@ def _others_beside_all_keys(connection: Connection, database_url: str) -> None:
             one(connection, "ours", key)
 
 
+@proves("S22", how="nor by its strict publishers")
 def test_nobody_waits_for_publishers_of_another_topic(
     connection: Connection, database_url: str
 ) -> None:
@@ -132,6 +135,7 @@ def test_nobody_waits_for_publishers_of_another_topic(
     _others_beside_all_keys(connection, database_url)
 
 
+@proves("S22", guard="one lock for each topic")
 def test_with_shared_locks_they_wait(connection: Connection, database_url: str) -> None:
     """Mutant: the locks of all topics are the same."""
     without_guard(connection, "lock_strictly", "DISTINCT t.id,", "DISTINCT t.id - t.id,")

@@ -12,6 +12,7 @@ from ops.retention.clean import drop_slices
 from penstock import log
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, drain, open_transaction, put, texts, topic, value
+from tests.kit.proof import proves
 from tests.kit.storage import move_low, next_slice
 from tests.postgres.log.test_counters import _set_back
 from tests.postgres.log.test_early_events import _free_ids, _waiting
@@ -47,6 +48,7 @@ def _trimmed_after_a_caller_with_a_number(connection: Connection, url: str) -> N
     assert waiting == 1
 
 
+@proves("S21 of a trimmed index")
 def test_in_the_same_cluster_what_was_trimmed_does_not_come_again(
     connection: Connection, database_url: str
 ) -> None:
@@ -57,6 +59,7 @@ def test_in_the_same_cluster_what_was_trimmed_does_not_come_again(
     _trimmed_after_a_caller_with_a_number(connection, database_url)
 
 
+@proves("S21 of a trimmed index", guard="loaded_by")
 def test_without_it_what_was_trimmed_comes_again(connection: Connection, database_url: str) -> None:
     """Mutant: the row of the tick is taken for one that a restore has loaded."""
     without_guard(
@@ -90,6 +93,7 @@ def _trimmed_straddler(connection: Connection, url: str) -> None:
     assert _from(connection, 3) == ["kept"]
 
 
+@proves("S21 of a trimmed index")
 def test_a_straddler_that_was_trimmed_does_not_come_again(
     connection: Connection, database_url: str
 ) -> None:
@@ -97,6 +101,7 @@ def test_a_straddler_that_was_trimmed_does_not_come_again(
     _trimmed_straddler(connection, database_url)
 
 
+@proves("S21 of a trimmed index", guard="the comparison with the last tick")
 def test_without_the_comparison_the_straddler_comes_again(
     connection: Connection, database_url: str
 ) -> None:
@@ -145,6 +150,7 @@ def _trimmed_under_a_number_that_comes_again(connection: Connection, url: str) -
     assert _from(connection, 21) == ["kept", "new"]
 
 
+@proves("S21 of a trimmed index")
 def test_a_number_that_comes_again_brings_nothing_back(
     connection: Connection, database_url: str
 ) -> None:
@@ -152,6 +158,7 @@ def test_a_number_that_comes_again_brings_nothing_back(
     _trimmed_under_a_number_that_comes_again(connection, database_url)
 
 
+@proves("S21 of a trimmed index", guard="who wrote the row")
 def test_without_who_wrote_it_what_was_trimmed_comes_again(
     connection: Connection, database_url: str
 ) -> None:
@@ -170,11 +177,13 @@ def _restored_once_more(connection: Connection) -> None:
     assert _from(connection, 21) == ["kept", "a", "b"]
 
 
+@proves("S21 of a trimmed index")
 def test_a_second_restore_brings_nothing_back(connection: Connection) -> None:
     """Guard: repair_events asks whether retention has removed that part of the index."""
     _restored_once_more(connection)
 
 
+@proves("S21 of a trimmed index", guard="is_over")
 def test_without_that_question_what_was_trimmed_comes_again(connection: Connection) -> None:
     """Mutant: the numbers of the first repair alone."""
     without_guard(
@@ -215,12 +224,14 @@ def _restored_into_a_third_cluster(connection: Connection, burnt: int) -> None:
     assert waiting == 1
 
 
+@proves("S21 of a trimmed index")
 @pytest.mark.parametrize("burnt", [0, 400])
 def test_a_dump_of_a_dump_brings_nothing_back(connection: Connection, burnt: int) -> None:
     """Guard: is_one_cluster; in the third cluster a row may have been written by anything."""
     _restored_into_a_third_cluster(connection, burnt)
 
 
+@proves("S21 of a trimmed index", guard="is_one_cluster")
 @pytest.mark.parametrize(
     ("function", "guard", "burnt"),
     [
@@ -263,6 +274,7 @@ def _events_loaded_after_the_ticks(connection: Connection) -> None:
     assert waiting == 3
 
 
+@proves("S21 of a trimmed index")
 def test_events_that_are_loaded_after_the_ticks_do_not_come_again(connection: Connection) -> None:
     """Guard: is_loaded; one transaction wrote rows of several.  New events are not lost."""
     _events_loaded_after_the_ticks(connection)
@@ -271,6 +283,7 @@ def test_events_that_are_loaded_after_the_ticks_do_not_come_again(connection: Co
 _LOADED = "(is_over(e.partition_id, e.id) AND is_loaded(e.id, e.tx, e.xmin))"
 
 
+@proves("S21 of a trimmed index", guard="is_loaded")
 @pytest.mark.parametrize("function", ["repair_events", "restored_events"])
 @pytest.mark.parametrize("mutant", ["false", "is_over(e.partition_id, e.id)"])
 def test_without_their_neighbours_they_come_again_or_new_ones_are_lost(
@@ -308,6 +321,7 @@ def _trimmed_during_a_repair(connection: Connection, url: str) -> None:
     assert value(connection, "SELECT count(*) FROM penstock.chunks") == 2
 
 
+@proves("S21 of a trimmed index")
 def test_nothing_is_trimmed_while_a_repair_looks_into_the_index(
     connection: Connection, database_url: str
 ) -> None:
@@ -315,6 +329,7 @@ def test_nothing_is_trimmed_while_a_repair_looks_into_the_index(
     _trimmed_during_a_repair(connection, database_url)
 
 
+@proves("S21 of a trimmed index", guard="merge_chunks waits")
 def test_without_that_what_was_trimmed_comes_again(
     connection: Connection, database_url: str
 ) -> None:

@@ -16,6 +16,7 @@ from penstock.errors import BackPressure, PayloadTooLarge, PenstockError
 from penstock.publishing import bulk, known_topics, steps
 from penstock.publishing.blocks import block_of
 from penstock.publishing.event_ids import packed_uuid7s, uuid7s
+from tests.kit.proof import proves
 
 TOPIC = "bank/accounts"
 COUNT = 40
@@ -119,6 +120,7 @@ def _outcome(publisher: Connection, messages: list[Any], given: Callable[..., An
     ).fetchall()
 
 
+@proves("S2 of a batch by columns")
 @pytest.mark.parametrize(
     "publish", [penstock.publish_batch, penstock.publish_bulk], ids=["batch", "bulk"]
 )
@@ -191,6 +193,7 @@ _LONG_WAY = (
 )
 
 
+@proves("S2 of a batch by columns")
 def test_what_the_database_refuses(connection: Connection) -> None:
     """Guard: event_problem in publish_columns, and the count of what it let through."""
     for arguments, sqlstate, problem in _REFUSED:
@@ -200,6 +203,7 @@ def test_what_the_database_refuses(connection: Connection) -> None:
     assert connection.execute("SELECT count(*) FROM penstock.events").fetchone() == (0,)
 
 
+@proves("S2 of a batch by columns")
 def test_a_topic_that_needs_the_long_way(connection: Connection) -> None:
     """Guard: the WHERE of the topic in publish_columns."""
     columns = "SELECT penstock.publish_columns(%s, '', NULL, ARRAY['x']::bytea[])"

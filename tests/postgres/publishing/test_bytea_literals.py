@@ -8,10 +8,12 @@ import psycopg
 import pytest
 
 from tests.kit.log import Connection, drain, read, topic
+from tests.kit.proof import proves
 
 JSON = r'{"path":"c:\\temp"}'
 
 
+@proves("a text is published as it was written", guard="what a bytea literal makes of it")
 def test_a_bytea_literal_changes_json_and_publish_json_does_not(connection: Connection) -> None:
     topic(connection)
     connection.execute(f"SELECT penstock.publish('tests/log', '{JSON}'::bytea)".encode())

@@ -28,6 +28,7 @@ from tests.kit.log import (
     wait_until,
     wait_until_blocked,
 )
+from tests.kit.proof import proves
 
 PUBLISHERS = 16
 KEYS = 24
@@ -100,6 +101,7 @@ def test_a_rolled_back_publish_frees_its_key(connection: Connection, database_ur
     assert drain(connection) == 1
 
 
+@proves("F12")
 def test_at_repeatable_read_the_databases_own_error_comes(
     connection: Connection, database_url: str
 ) -> None:

@@ -14,6 +14,7 @@ import penstock
 from penstock import database
 from penstock.database.postgres import connection as driver
 from tests.kit.log import TOPIC, drain, texts, topic
+from tests.kit.proof import proves
 
 Connection = psycopg.Connection[Any]
 
@@ -32,6 +33,7 @@ def _publish(connection: Connection, number: int) -> None:
     penstock.publish(connection, TOPIC, b"%d" % number)
 
 
+@proves("S1 to S3 of a kept cursor")
 def test_one_cursor_serves_all_events(database_url: str, connection: Connection) -> None:
     """Guard: _SPARE; without it each event makes a cursor, which costs a quarter of the call."""
     topic(connection)
@@ -47,6 +49,7 @@ def test_one_cursor_serves_all_events(database_url: str, connection: Connection)
     assert texts(connection) == [str(number) for number in range(20)]
 
 
+@proves("S1 to S3 of a kept cursor")
 def test_each_thread_has_its_own(database_url: str, connection: Connection) -> None:
     """The second call begins before the rows of the first are read.  Guard: it is taken out."""
     begun, go_on = threading.Event(), threading.Event()
@@ -71,6 +74,7 @@ def test_each_thread_has_its_own(database_url: str, connection: Connection) -> N
     assert found == [[(2, "y")], [(1, "x")]]
 
 
+@proves("S1 to S3 of a kept cursor")
 def test_what_has_failed_or_is_large_is_not_kept(connection: Connection) -> None:
     """It would hold its last result.  Guards: the limit of rows, and that an error keeps none."""
     sizes = {1: True, driver._MOST_SPARE_ROWS + 1: False}
@@ -125,6 +129,7 @@ def test_in_a_pipeline_none_is_kept(connection: Connection) -> None:
     assert rows == [[(1,)], [(2,)]]
 
 
+@proves("S1 to S3 of a kept cursor")
 def test_what_the_connection_learns_it_can_send(database_url: str, connection: Connection) -> None:
     """A batch after single events: columns go as binary arrays.  Guard: sends forgets the spare."""
     topic(connection)

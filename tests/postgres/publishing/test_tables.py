@@ -23,6 +23,7 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.publishing import bulk, known_topics, tables, tracing
+from tests.kit.proof import proves
 
 TOPIC = "bank/accounts"
 COUNT = 40
@@ -239,6 +240,7 @@ def _outcome(publisher: Connection, table: pa.Table) -> Any:
     ).fetchall()
 
 
+@proves("S2 of a table by columns")
 def test_by_columns_is_the_same_as_event_by_event(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +320,7 @@ _WRONG: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
+@proves("S2 of a table by columns")
 def test_what_is_wrong_in_a_later_chunk_leaves_nothing(
     connection: Connection, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
@@ -336,6 +339,7 @@ def test_what_is_wrong_in_a_later_chunk_leaves_nothing(
     assert _payloads(connection) == [b"after"] * len(_WRONG)
 
 
+@proves("S2 of a table by columns")
 def test_events_that_need_the_long_way_take_it(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

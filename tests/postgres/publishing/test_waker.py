@@ -26,6 +26,7 @@ from penstock.upkeep.workers import SequencerWorker
 from tests.guards import without_guard
 from tests.kit.adapters import TOPIC, django_connection
 from tests.kit.log import wait_until
+from tests.kit.proof import proves
 from tests.kit.tenants import tenants_of
 
 Connection = psycopg.Connection[Any]
@@ -191,6 +192,7 @@ WAYS: list[Way] = [
 ]
 
 
+@proves("S1 with a waker")
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__.strip("_"))
 def test_a_commit_wakes_once_and_a_rollback_nobody(
     connection: Connection, database_url: str, counted: Counted, way: Way
@@ -212,6 +214,7 @@ def _published(connection: Connection) -> int:
     return int(row[0])
 
 
+@proves("S1 with a waker")
 def test_a_savepoint_wakes_nobody(database_url: str, counted: Counted) -> None:
     """Guard: the look whether a transaction is still open, in _committed and in _Transaction."""
     engine = sqlalchemy.create_engine(_sqlalchemy(database_url, "psycopg"))
@@ -232,6 +235,7 @@ def test_a_savepoint_wakes_nobody(database_url: str, counted: Counted) -> None:
 # --- the wake itself ------------------------------------------------------------------------------
 
 
+@proves("S1 with a waker")
 def test_a_wake_is_a_notice_of_another_session(
     connection: Connection, database_url: str, waker: Waker
 ) -> None:
@@ -245,6 +249,7 @@ def test_a_wake_is_a_notice_of_another_session(
     _await(waker, calls=1, notices=1, failures=0)
 
 
+@proves("S1 with a waker", guard="the looks in wake_sequencer")
 def test_a_busy_sequencer_is_not_woken(connection: Connection) -> None:
     """Guard: the look at the newest tick."""
     assert _rung(connection)
@@ -259,6 +264,7 @@ def _rung(connection: Connection) -> bool:
     return bool(database.call(connection, "wake_sequencer")[0][0])
 
 
+@proves("S1 with a waker", guard="the looks in wake_sequencer")
 def test_a_transaction_that_has_published_cannot_wake(connection: Connection) -> None:
     """Guard: the look at the transaction's number."""
     with pytest.raises(InvalidArgument, match="has written"), connection.transaction():
@@ -284,6 +290,7 @@ def test_a_lost_connection_is_opened_anew(connection: Connection, waker: Waker) 
     assert waker.counters()["failures"] == 0
 
 
+@proves("S1 with a waker")
 def test_publishing_goes_on_without_a_waker_that_works(
     connection: Connection, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -365,6 +372,7 @@ def test_another_process_has_a_thread_of_its_own(
 # --- the sequencer --------------------------------------------------------------------------------
 
 
+@proves("S1 with a waker")
 def test_a_wake_ends_the_rest_of_a_sequencer(
     connection: Connection, database_url: str, waker: Waker
 ) -> None:

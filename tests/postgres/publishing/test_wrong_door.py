@@ -29,6 +29,7 @@ from penstock.subscriptions import stream
 from penstock.topics import rights
 from tests.kit.adapters import ADAPTERS, Asynchronous
 from tests.kit.log import TOPIC, topic
+from tests.kit.proof import proves
 
 MEMBER = stream.Membership("s", "c", uuid.UUID(int=1), 1, 3)
 ASYNCHRONOUS = [name for name in ADAPTERS if "async" in name]
@@ -124,6 +125,7 @@ AIO_CALLS: dict[str, Callable[[Any], Awaitable[object]]] = {
 }
 
 
+@proves("S1 on pools")
 def test_what_gives_connections_is_refused_by_every_call(
     connection: psycopg.Connection[Any], database_url: str
 ) -> None:
@@ -157,6 +159,7 @@ async def _rolled_back(url: str, given: Callable[[Any, Any], Any]) -> int:
         return int(await pool.fetchval("SELECT count(*) FROM penstock.events"))
 
 
+@proves("S1 on pools")
 def test_what_a_pool_has_lent_publishes_in_its_transaction(
     connection: psycopg.Connection[Any], database_url: str
 ) -> None:
@@ -170,6 +173,7 @@ def test_what_a_pool_has_lent_publishes_in_its_transaction(
         assert asyncio.run(_rolled_back(database_url, given)) == 0
 
 
+@proves("S1 on pools", guard="is_asyncpg")
 def test_without_the_look_at_the_class_a_pool_leaves_the_transaction(
     connection: psycopg.Connection[Any], database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

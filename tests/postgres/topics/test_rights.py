@@ -21,6 +21,7 @@ from penstock.subscriptions import stream
 from penstock.topics import rights
 from tests.consumers.process import Daemon, until
 from tests.kit.grant_matrix import MATRIX
+from tests.kit.proof import proves
 from tests.kit.tenants import Tenants, tenants_of
 from tests.support import PostgresServer
 
@@ -103,6 +104,7 @@ def allowed(connection: Connection, role: str) -> set[str]:
     return {name for (name,) in rows}
 
 
+@proves("S22")
 def test_every_role_by_every_function(tenants: Tenants) -> None:
     """The grant matrix."""
     tenants.install()
