@@ -87,6 +87,7 @@ check: $(READY) ## Lint, format, types, import direction, house rules
 	$(BIN)/lint-imports --cache-dir .penstock/cache/imports
 	$(BIN)/python -m tools.check_house
 	$(BIN)/python -m tools.sql_lint
+	$(BIN)/python -m tools.prose
 	$(if $(wildcard tools/check_coverage.py),$(BIN)/python -m tools.check_coverage)
 
 .PHONY: format

@@ -1,4 +1,4 @@
-"""docs/reference/gateway.md: the queue over HTTP in five minutes, as a newcomer runs it."""
+"""The first event and the queue over HTTP in five minutes, as a newcomer runs the two pages."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-_ENDS = "\nkill %1 %2; wait; python -m resources.embedded stop\n"
+_ENDS = "\n{}\npython -m resources.embedded stop\n"
+
+
+#: Of each page: how its commands end what they have started, and what they write.
+PAGES = {
+    "docs/reference/gateway.md": ("kill %1 %2; wait", r'"data(_base64":"aGVsbG8="|":"hello")'),
+    "docs/first-hour.md": ("", r"\bAda\b.*order"),
+}
 
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_the_queue_of_the_page_is_there_in_five_minutes(tmp_path: Path) -> None:
-    (block,) = re.findall(
-        r"```sh\n(.*?)```", (ROOT / "docs/reference/gateway.md").read_text(), re.DOTALL
-    )
+@pytest.mark.parametrize("page", PAGES)
+def test_the_first_minutes_of_a_page(page: str, tmp_path: Path) -> None:
+    (block,) = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
     own = tmp_path / ".penstock"
@@ -31,7 +37,9 @@ def test_the_queue_of_the_page_is_there_in_five_minutes(tmp_path: Path) -> None:
     (own / "venv").symlink_to(Path(sys.prefix))
     script = block.replace("8080", port)
     activate = f". {shlex.quote(str(own / 'venv/bin/activate'))}"
-    script = script.replace(". .penstock/venv/bin/activate", activate) + _ENDS
+    script = script.replace(". .penstock/venv/bin/activate", activate) + _ENDS.format(
+        PAGES[page][0]
+    )
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -54,6 +62,6 @@ def test_the_queue_of_the_page_is_there_in_five_minutes(tmp_path: Path) -> None:
         finally:
             stop = [sys.executable, "-m", "resources.embedded", "stop"]
             subprocess.run(stop, env=environment, cwd=tmp_path, capture_output=True)
-    logs = [(tmp_path / f"{name}.log").read_text() for name in ("gateway", "upkeep")]
-    assert '"data_base64":"aGVsbG8="' in said or '"data":"hello"' in said, (said, told, logs)
-    assert '"receipt"' in said
+    logs = [each.read_text() for each in sorted(tmp_path.glob("*.log"))]
+    assert running.returncode == 0, (said, told, logs)
+    assert re.search(PAGES[page][1], said), (said, told, logs)

@@ -1,4 +1,4 @@
-"""The Python blocks of docs/reference/spark.md run as they stand there, one after the other."""
+"""The Python blocks of both pages spark.md run as they stand there, one after the other."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "spark.md"
+USERS = PAGE.parents[1] / "spark.md"
 TOPIC = "shop/orders"
 
 
@@ -60,6 +61,9 @@ def test_every_block_runs(
         drain(own)
         seal(own, TOPIC, max_events=10, max_age_seconds=0)
         copy_all(own, TOPIC, archive)
+        for block in re.findall(r"```python\n(.*?)```", USERS.read_text("utf-8"), re.DOTALL):
+            exec(compile(block, USERS.name, "exec"), names)
+        assert names["placed"].count() == 60
         for number, block in enumerate(blocks):
             exec(compile(block, PAGE.name, "exec"), names)
             if "subscription" in block:

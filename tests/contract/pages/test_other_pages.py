@@ -25,6 +25,11 @@ from tests.kit.proof import proves
 #: each time, and docs/reference/spark.md on all engines in the long form.
 RUN_BY = {
     "README.md": "tests/contract/pages/test_readme.py",
+    "docs/archive.md": "tests/contract/pages/test_user_pages.py",
+    "docs/consume.md": "tests/contract/pages/test_user_pages.py",
+    "docs/publish.md": "tests/contract/pages/test_user_pages.py",
+    "docs/queue.md": "tests/contract/pages/test_user_pages.py",
+    "docs/spark.md": "tests/spark/test_page.py",
     "docs/reference/accounts.md": "tests/contract/accounts/test_acting.py",
     "docs/reference/archive.md": "tests/archive/test_page.py",
     "docs/reference/consumers.md": "tests/contract/pages/test_consumers.py",
