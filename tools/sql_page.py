@@ -167,7 +167,7 @@ def tables(page: str, found: dict[str, Function]) -> dict[str, str]:
                 )
             shown[mark].append(each)
     made = {mark: _table(rows) for mark, rows in shown.items()}
-    return made | {"internal": _internal(internal), "errors": _errors()}
+    return made | {"errors": _errors()}
 
 
 def _called_by_clients() -> set[str]:
@@ -181,14 +181,6 @@ def _table(rows: list[Function]) -> str:
         f"| `{row.name}` | {f'`{row.arguments}`' if row.arguments else '-'} | {row.result} | "
         f"{', '.join(sorted(row.codes)) or '-'} | {_cell(row.about)} |"
         for row in rows
-    ]
-    return "\n".join(lines)
-
-
-def _internal(rows: list[Function]) -> str:
-    lines = ["| file | function | what it does |", "|---|---|---|"]
-    lines += [
-        f"| `{row.place}` | `{row.name}({row.arguments})` | {_cell(row.about)} |" for row in rows
     ]
     return "\n".join(lines)
 
