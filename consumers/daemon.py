@@ -13,8 +13,9 @@ from consumers.gateway.settings import gateway_options, gateway_settings, gatewa
 from consumers.settings import Settings, load_handler
 from consumers.workers import RelayWorker
 from ops.commands.installation import Installation
-from ops.relay.relay import Relay
+from ops.relay.making import relay_to
 from ops.sinks.address import configured_sink
+from ops.sinks.routing import order_of
 from penstock import database, subscriptions
 from penstock.accounts import MasterKeys
 from penstock.archive.targets import Target
@@ -116,7 +117,7 @@ def require_sinks(settings: Settings) -> None:
 
 def _require_subscriptions(connection: database.Connection, settings: Settings) -> None:
     for name in settings.subscriptions():
-        is_queue = name in settings.queues
+        is_queue = name in settings.queues or bool(order_of(settings.relays.get(name, "")))
         if not subscriptions.lag(connection, name):
             kind = "queue" if is_queue else "subscription"
             raise SubscriptionNotFound(
@@ -139,9 +140,9 @@ def _relays(settings: Settings, calls: Calls, number: int, targets: list[Target]
         RelayWorker(
             f"relay:{name}",
             functools.partial(
-                Relay,
-                settings.url,
-                name,
+                relay_to,
+                url=settings.url,
+                subscription=name,
                 consumer_id=_consumer_id(settings, number),
                 weight=settings.weight,
                 idle_seconds=settings.idle_seconds,

@@ -51,7 +51,9 @@ class Settings(ServiceSettings):
         "pairs", _NAMED, "QUEUE=module:function, called with a QueueDelivery"
     )
     relays: dict[str, str] = option("pairs", _NAMED, "SUBSCRIPTION=SINK, e.g. jsonl:folder")
-    relay_at_once: int = option("whole", 16, "partitions that a relay sends at once", 1, 256)
+    relay_at_once: int = option(
+        "whole", 16, "partitions, or events of a queue, that a relay sends at once", 1, 256
+    )
     relay_max_attempts: int | None = option(
         "whole",
         None,

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ops.relay.queue_relay import QueueRelay
 from ops.relay.relay import Relay
 from ops.sinks.base import Channel, Sink, SinkLease, abort_of
 from ops.sinks.routed import routing_of
@@ -22,7 +23,7 @@ class RelayWorker(ConsumerWorker):
     def __init__(
         self,
         name: str,
-        make: Callable[[Sink], Relay],
+        make: Callable[[Sink], Relay | QueueRelay],
         open_sink: Callable[[], Sink],
         timed: Callable[[str, Callable[..., Any]], Callable[..., Any]],
     ) -> None:
@@ -52,6 +53,7 @@ class _TimedSink:
 
     def __init__(self, sink: Sink, timed: Callable[[Callable[..., Any]], Callable[..., Any]]):
         self.name = sink.name
+        self.any_order = getattr(sink, "any_order", False)
         self.max_block_events = sink.max_block_events
         self.max_block_bytes = sink.max_block_bytes
         self.preflight = sink.preflight

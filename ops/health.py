@@ -131,7 +131,8 @@ def _relay(relay: RelayPolicy, policies: Policies) -> str:
         return shell("penstock", "relay", "group", "run", relay.group)
     is_variable = REFERENCE.fullmatch(relay.sink)
     sink = relay.sink if is_variable else policies.sink_address(relay)
-    return f"{shell('penstock', 'relay', relay.subscription)} {in_shell(sink)}"
+    order = f" --order {relay.order}" if is_variable and relay.order else ""
+    return f"{shell('penstock', 'relay', relay.subscription)} {in_shell(sink)}{order}"
 
 
 def _dead_letters(connection: Any) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ def lateness(connection: Any) -> list[Lag]:
     queues = queue_names(connection)
     found = [each for each in lags if each.subscription not in queues]
     for name in sorted(queues):
-        found += _of_queue(connection, name, [each for each in lags if each.subscription == name])
+        found += of_queue(connection, name, [each for each in lags if each.subscription == name])
     return found
 
 
@@ -47,7 +47,7 @@ def queue_names(connection: Any) -> set[str]:
     }  # fmt: skip
 
 
-def _of_queue(connection: Any, name: str, lags: Sequence[Lag]) -> Sequence[Lag]:
+def of_queue(connection: Any, name: str, lags: Sequence[Lag]) -> Sequence[Lag]:
     """The same of a queue.  It is looked into only if something is unfinished.
 
     Its position counts for a login that may not look into it, and where retention has removed what

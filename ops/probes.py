@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ops.canary import Canary, fly
 from ops.health import health
 from ops.hours import epochs_between
-from ops.lateness import lateness, queue_names
+from ops.lateness import lateness, of_queue, queue_names
 from ops.policies.file import Policies
 from ops.policies.policy import awaited, drift, is_subscribed, other_files, set_by_hand
 from ops.policies.settings import HealthLimits
@@ -257,7 +257,7 @@ def _by_topic(lags: list[Lag]) -> dict[str, list[Lag]]:
     return found
 
 
-def _lag_verdict(lags: list[Lag], limit: float) -> ProbeVerdict:
+def _lag_verdict(lags: Sequence[Lag], limit: float) -> ProbeVerdict:
     """Whether nobody is late, in a sentence, and who waits for longest."""
     late = [each for each in lags if each.lag_seconds > limit]
     waiting = sum(each.lag_events for each in lags)
@@ -394,7 +394,9 @@ def _backlog_age(world: World) -> Callable[[str], ProbeVerdict]:
     def tell(relay: str) -> ProbeVerdict:
         own_relay = world.policies.relays[relay]
         name = own_relay.group or own_relay.subscription
-        own = [each for each in lags if each.subscription == name]
+        own: Sequence[Lag] = [each for each in lags if each.subscription == name]
+        if own_relay.order:
+            own = of_queue(world.connection, name, own)
         return _lag_verdict(own, limit) if own else NO_SUBSCRIPTION
 
     return tell

@@ -21,7 +21,7 @@ from ops.sinks.address import promise_of
 from penstock import subscriptions
 from penstock.errors import SinkError
 from penstock.spark.options import DatabaseAddress
-from penstock.subscriptions import Lag
+from penstock.subscriptions import Lag, queue
 from penstock.subscriptions.dead_letters import dead_letters
 from resources.database import DatabaseResource
 from resources.sinks import SinkResource
@@ -65,8 +65,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         owners=options["owners"],
         metadata={**options["metadata"], "penstock/relay": relay.name},
         description=f"Carries {relay.topic} to `{kind}` as subscription "
-        f"`{relay.subscription}`, in recorded blocks. While a daemon holds the leases this finds "
-        "nothing to do.",
+        f"`{relay.subscription}`, {_way(relay)}",
     )
     @of_database(catalogue.database)
     def run(
@@ -110,10 +109,34 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         with database.connect() as connection:
             lags = subscriptions.lag(connection, relay.subscription)
             dead = dead_letters(connection, relay.subscription, max_rows=20)
-        promise = promise_of(setup.sinks[place])
-        yield dg.MaterializeResult(metadata=_metadata(done, lags, dead, promise))
+            promise = promise_of(setup.sinks[place])
+            found = _metadata(done, lags, dead, promise)
+            if relay.order:
+                found["states"] = _states(connection, relay.subscription, found["events"])
+        yield dg.MaterializeResult(metadata=found)
 
     return run
+
+
+def _way(relay: RelayPolicy) -> str:
+    if not relay.order:
+        return "in recorded blocks. While a daemon holds the leases this finds nothing to do."
+    return (
+        "event by event: each is pending, in flight, sent or failed. What waits for its next "
+        "attempt is left for the next run, or for a daemon."
+    )
+
+
+def _states(connection: Any, subscription: str, sent: int) -> Any:
+    """What has become of the events of a queue."""
+    now = queue.statistics(connection, subscription)
+    rows = [
+        ("pending", now.ready + now.delayed),
+        ("in flight", now.in_flight),
+        ("sent by this run", sent),
+        ("failed", now.dead),
+    ]
+    return table(("state", "events"), rows)
 
 
 def _seconds(config: Mapping[str, Any]) -> int:
@@ -128,7 +151,7 @@ def _seconds(config: Mapping[str, Any]) -> int:
 
 def _metadata(
     done: Sequence[DutyOutcome], lags: list[Lag], dead: list[Any], promise: str
-) -> Mapping[str, Any]:
+) -> dict[str, Any]:
     positions = [(each.partition, each.position, each.lag_events) for each in lags]
     results = [each.result for each in done]
     events = sum(each.events for each in results)

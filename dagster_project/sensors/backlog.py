@@ -32,6 +32,7 @@ from dagster_project.triggers import (
     result,
     sense_while_up,
 )
+from ops.lateness import of_queue
 from ops.policies.policy import follows
 from ops.policies.settings import RelayPolicy
 from ops.probes import RELAY
@@ -79,7 +80,8 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
             may_send = bool(relays) and follows(connection, policies)
             for policy in relays:
                 own = [each for each in lags if each.subscription == policy.subscription]
-                late = [each for each in own if each.lag_seconds > policies.limits.relay_lag]
+                waiting = of_queue(connection, policy.subscription, own) if policy.order else own
+                late = [each for each in waiting if each.lag_seconds > policies.limits.relay_lag]
                 if may_send and any(each.holder is None for each in late):
                     requests += tick.relay_requests(policy)
                 with others_go_on(context, policy.name):

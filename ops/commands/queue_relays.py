@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ops.commands.installation import Database, Installation
-from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, show
 from penstock.database import connect
-
-if TYPE_CHECKING:
-    from ops.relay.queue_relay import QueueRelay
 
 Order = Annotated[
     str | None,
     typer.Option(help="none or key: relay a queue, event by event. Default: a stream, in order."),
 ]
-
-
-def queue_relay(
-    here: Installation, subscription: str, sink: str, order: str, max_attempts: int | None
-) -> QueueRelay:
-    """A relay of a queue.  Attempts that were asked for count whatever their reason is."""
-    from ops.relay.queue_relay import QueueRelay, QueueRelayOptions
-    from ops.sinks.address import configured_sink
-
-    options = QueueRelayOptions(order=order)
-    if max_attempts is not None:
-        options = replace(options, attempts=max_attempts, counts_absence=True)
-    return QueueRelay(here.url, subscription, configured_sink(sink), options)
-
-
-def show_relayed(relay: QueueRelay, max_seconds: float, output: Format) -> None:
-    """Relay what is there."""
-    result = relay.run_for(max_seconds)
-    show([result], output)
-    if not result.drained:
-        raise typer.Exit(EXIT_NO)
 
 
 def events(

@@ -16,7 +16,7 @@ from ops.commands.groups import with_default
 from ops.commands.installation import Database, Installation
 from ops.commands.outcomes import show_outcomes
 from ops.commands.progress import live_line
-from ops.commands.queue_relays import Order, events, queue_relay, show_relayed
+from ops.commands.queue_relays import Order, events
 from ops.commands.relay_groups import group
 from ops.commands.sessions import Engine, spark_session
 from ops.duties import verbs
@@ -34,10 +34,11 @@ from penstock.subscriptions import lag
 
 if TYPE_CHECKING:
     from ops.relay.queue_relay import QueueRelay
-    from ops.relay.relay import Relay, RelayResult
+    from ops.relay.relay import Relay
+    from ops.relay.results import RelayResult
     from ops.sinks.base import Sink
 
-AtOnce = Annotated[int, typer.Option(min=1, help="How many partitions are sent at once.")]
+AtOnce = Annotated[int, typer.Option(min=1, help="Partitions, or events of a queue, sent at once.")]
 MaxAttempts = Annotated[
     int | None,
     typer.Option(min=1, help="Then a block's events are dead letters. Default: tried for ever."),
@@ -110,27 +111,24 @@ def send(
     output: Output = Format.table,
 ) -> None:
     """Send a subscription to a sink."""
-    from ops.relay.relay import Relay
+    from ops.relay.making import relay_to
     from ops.sinks.address import absolute_address, configured_sink
     from ops.sinks.routing import with_routing
 
     here = Installation(database)
     if sink is None:
         sink, max_attempts = _sink_of(here, subscription, max_attempts)
-    single = {"envelope": envelope, "to": to, "key": key, **_pace(rate, rate_bytes, breaker)}
+    single = {"envelope": envelope, "to": to, "key": key, "order": order}
+    single |= _pace(rate, rate_bytes, breaker)
     flags = {"tombstones": tombstones, "schemas": schemas}
     sink = with_routing(sink, _rules(single, flags, type_, {"where": where, "header": header}))
-    if order is not None:
-        with closing(queue_relay(here, subscription, sink, order, max_attempts)) as queued:
-            _run_until_signal(queued) if forever else show_relayed(queued, max_seconds, output)
-        return
     targets = archive_targets(target)
 
-    def made(opened: Sink) -> Relay:
-        return Relay(
+    def made(opened: Sink) -> Relay | QueueRelay:
+        return relay_to(
+            opened,
             here.url,
             subscription,
-            opened,
             archive=targets,
             at_once=at_once,
             max_attempts=max_attempts,
@@ -151,7 +149,7 @@ def send(
 
 
 def _drained(
-    here: Installation, subscription: str, running: Relay, max_seconds: float
+    here: Installation, subscription: str, running: Relay | QueueRelay, max_seconds: float
 ) -> RelayResult:
     """Relay what is there; a person sees how it drains."""
 

@@ -147,20 +147,28 @@ def _storage(unit: DutyUnit, setup: Setup) -> Did:
 
 
 def _relay(unit: DutyUnit, setup: Setup) -> Did:
-    """Send blocks of a subscription as one more consumer of it, until nothing is left to send."""
+    """Send what a subscription has as one more consumer of it, until nothing is left to send.
+
+    What of a queue waits for its next attempt is left for the next run, and is no error.
+    """
+    from ops.relay.making import relay_to
     from ops.relay.relay import Relay
     from ops.sinks.address import configured_sink
 
     with closing(configured_sink(setup.sink(unit))) as sink:
-        relay = Relay(
+        relay = relay_to(
+            sink,
             setup.url(unit),
             unit.subject,
-            sink,
             archive=setup.targets,
             max_attempts=setup.max_attempts.get((unit.database, unit.subject)),
         )
-        done = relay.run_for(setup.max_seconds, until_drained=True)
-    return Did(done.events, done, DONE if done.drained else LEFT, done.last_error)
+        if isinstance(relay, Relay):
+            done = relay.run_for(setup.max_seconds, until_drained=True)
+            return Did(done.events, done, DONE if done.drained else LEFT, done.last_error)
+        sent = relay.run_for(setup.max_seconds)
+    error = sent.last_error if sent.is_away else ""
+    return Did(sent.events, sent, DONE if sent.drained else LEFT, error)
 
 
 def _backfill(unit: DutyUnit, setup: Setup) -> Did:

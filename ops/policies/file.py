@@ -172,7 +172,8 @@ class Policies:
         """The address of a relay's sink, with its rules and a local folder made absolute."""
         address = expand(relay.sink, f"relays.{relay.name}.sink", environ)
         with at(f"relays.{relay.name}.rules"):
-            address = with_routing(address, relay.rules)
+            order = [("order", relay.order)] if relay.order else []
+            address = with_routing(address, [*relay.rules, *order])
         scheme, _, path = address.partition(":")
         if scheme == "jsonl" and not path.startswith("/"):
             return f"jsonl:{self.folder / path}"

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ops.lateness import queue_names
 from ops.policies import relay_groups
 from ops.policies.file import FILE, FROM_FILE, HAND, Policies
 from ops.policies.settings import RelayPolicy, RetentionPolicy
 from ops.policies.values import REFERENCE, said_size
 from penstock import subscriptions
 from penstock.database import call, config
-from penstock.subscriptions import forwarding, policies, stream
+from penstock.subscriptions import forwarding, policies
 from penstock.topics import names
 
 #: What is said where a database does not follow the file that asks for something.
@@ -24,7 +25,7 @@ NONE = "none"
 #: What a retention policy asks for that the file has taken back: with no target nothing goes.
 _TAKEN_BACK = RetentionPolicy(minimum_age_seconds=0, copies=1)
 #: What stands before the name of a relay with several sinks.
-_GROUP = "relay group "
+_GROUP, _RELAY = "relay group ", "relay "
 #: A history in a report has so many versions, of so many policies at most.
 MOST_VERSIONS = 50
 
@@ -252,7 +253,8 @@ def _keep(connection: Any, wanted: Policies, drift: PolicyDrift) -> None:
         relay_groups.ensure_group(connection, group)
         return
     if drift.setting != "retention":
-        stream.subscribe(connection, drift.wanted, [drift.name], start="earliest")
+        relay = wanted.relays[drift.setting.removeprefix(_RELAY)]
+        relay_groups.ensure_subscribed(connection, relay, wanted.relay_groups)
         return
     policy = wanted.of_topic(drift.name)
     retention = policy.retention or _TAKEN_BACK
@@ -295,15 +297,24 @@ def _retention(connection: Any, wanted: Policies, claim: _OwnedChange) -> list[P
 
 
 def _relays(connection: Any, wanted: Policies, claim: _OwnedChange) -> list[PolicyDrift]:
-    """Relays whose subscription is missing.  Until it exists, it holds back no event."""
+    """Relays whose subscription is missing, or of the other mode, which it keeps.
+
+    Until it exists, it holds back no event.
+    """
     if not wanted.relays:
         return []
     present = {(each.subscription, each.topic) for each in subscriptions.lag(connection)}
-    missing = [
-        PolicyDrift(relay.topic, f"relay {relay.name}", relay.subscription, NONE, claim.follows)
-        for relay in wanted.relays.values()
-        if not relay.group and (relay.subscription, relay.topic) not in present
-    ]
+    queues = queue_names(connection)
+    missing = []
+    for relay in wanted.relays.values():
+        is_there = (relay.subscription, relay.topic) in present
+        is_queue = relay.subscription in queues
+        if relay.group or (is_there and is_queue == bool(relay.order)):
+            continue
+        found = NONE if not is_there else "a queue" if is_queue else "a stream"
+        mendable = claim.follows and not is_there
+        setting = f"{_RELAY}{relay.name}"
+        missing.append(PolicyDrift(relay.topic, setting, relay.subscription, found, mendable))
     groups = relay_groups.differing(connection, wanted.relay_groups)
     return missing + [
         PolicyDrift(group.topic, f"{_GROUP}{group.name}", said, found or NONE, claim.follows)

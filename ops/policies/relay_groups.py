@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ops.policies.settings import RelayGroupPolicy, RelayPolicy
-from penstock.subscriptions import relay_groups, stream
+from penstock.subscriptions import queue, relay_groups, stream
 from penstock.subscriptions.relay_groups import RelayGroup
 
 
@@ -16,6 +16,8 @@ def ensure_subscribed(
     """Make the subscription of a relay; of a sink, also what it is a sink of."""
     if relay.group:
         ensure_group(connection, groups[relay.group])
+    elif relay.order:
+        queue.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
     else:
         stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
 

@@ -17,7 +17,7 @@ from ops.policies.values import BYTES, SECONDS, TEXT, TOPIC, FileValue, count, w
 from ops.seal import MAX_EVENTS
 from ops.sinks import pacing
 from ops.sinks.address import require_no_secret
-from ops.sinks.routing import with_routing
+from ops.sinks.routing import KEY, NONE, order_of, with_routing
 from penstock.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -91,6 +91,11 @@ def _store_options(value: Any, where: str) -> dict[str, str]:
 def _sink(value: Any, where: str) -> str:
     sink = values.text(value, where)
     require_no_secret(sink, where)
+    with values.at(where):
+        if order := order_of(sink):
+            raise ConfigurationError(
+                "the address has an order", hint=f"write order: {order} beside the sink"
+            )
     return sink
 
 
@@ -183,6 +188,8 @@ class RelayPolicy:
     ] = ()
     #: The relay of several sinks of which it is one; empty: it stands alone.
     group: str = ""
+    #: The relay is that of a queue.  Empty: that of a stream, in its order.
+    order: Annotated[str, FileSetting(word(NONE, KEY))] = ""
 
 
 def _sinks(value: Any, where: str) -> dict[str, str]:

@@ -22,7 +22,8 @@ from penstock.errors import InvalidArgument, error_text, is_interruption
 from penstock.subscriptions.relay_groups import RelayGroup, relay_group_lag
 
 if TYPE_CHECKING:
-    from ops.relay.relay import Relay, RelayResult
+    from ops.relay.relay import Relay
+    from ops.relay.results import RelayResult
     from ops.sinks.base import Sink
 
 log = logging.getLogger(__name__)

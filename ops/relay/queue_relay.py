@@ -18,28 +18,30 @@ only while others get through. Whoever wants the attempts counted then too says 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from ops.relay.misfits import misfits
 from ops.relay.pace import CLOSED, OPEN, Breaker, RelayPace
+from ops.relay.queue_options import QueueRelayOptions
 from ops.relay.queue_sender import QueueSender, Sending, too_late
+from ops.relay.results import QueueRelayResult
 from ops.sinks.base import EventRefused, RelayBlock, Sink, SinkLease, SinkPaused, SinkUnavailable
 from ops.sinks.routed import routing_of
+from ops.sinks.routing import KEY
 from penstock import database, subscriptions
-from penstock.database import call
+from penstock.database import call, config
 from penstock.errors import (
     ConfigurationError,
     DatabaseUnavailable,
-    InvalidArgument,
     PenstockError,
     StaleReceipt,
     error_text,
 )
+from penstock.leases.loop import LoopSetting, Rounds
 from penstock.publishing.rows import MAX_ATTEMPTS
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Delivery, Receipt
@@ -47,76 +49,26 @@ from penstock.topics import names
 
 log = logging.getLogger(__name__)
 
-NONE, KEY = "none", "key"
 #: After so many failures in a row, of whichever events, the sink is taken for away.
 AWAY_AFTER = 5
-_RECONNECT_SECONDS = 2.0
 _STOP_SECONDS = 10.0
 _WAKE_SECONDS = 0.2
 _REST_SECONDS = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRelayOptions:
-    """How a relay of a queue works; times in seconds.  Without options as the Go outbox did.
+class _Marks(LoopSetting):
+    """Marks have a time limit of their own: that of sending does not end them."""
 
-    ``longest_poll_seconds``: while nothing comes, each pause is twice as long, up to this; 0: all
-    are the same.
-    """
+    def __init__(self, url: str | None, subscription: str, seconds: float) -> None:
+        super().__init__(url or config.database_url(), subscription, f"the relay {subscription}")
+        self._seconds = seconds
 
-    order: str = NONE
-    batch: int = 100
-    poll_seconds: float = 2.0
-    longest_poll_seconds: float = 0.0
-    send_seconds: float = 5.0
-    mark_seconds: float = 10.0
-    lease_seconds: float = 60.0
-    attempts: int = 10
-    counts_absence: bool = False
-    first_backoff_seconds: float = 2.0
-    longest_backoff_seconds: float = 300.0
-    at_once: int = 8
-
-    def __post_init__(self) -> None:
-        """InvalidArgument for what no relay can be."""
-        if self.order not in {NONE, KEY}:
-            raise InvalidArgument(f"a relay has no order {self.order!r}", hint="use none or key")
-        for name in ("batch", "attempts", "at_once"):
-            if getattr(self, name) < 1:
-                raise InvalidArgument(
-                    f"{name} of a relay is {getattr(self, name)}", hint="1 at least"
-                )
-        if not self.lease_seconds > 0 or not self.send_seconds > 0:
-            raise InvalidArgument("a lease and a time limit of a relay are longer than 0 seconds")
-
-    def settings(self) -> dict[str, float | str]:
-        """What the queue itself has to know."""
-        return {
-            "visibility_seconds": self.lease_seconds,
-            "max_deliveries": self.attempts,
-            "max_failures": self.attempts,
-            "first_backoff_seconds": self.first_backoff_seconds,
-            "longest_backoff_seconds": self.longest_backoff_seconds,
-            "order": self.order,
-        }
+    def longest_answer(self) -> float:
+        """For how long a mark may take."""
+        return self._seconds
 
 
-@dataclass(slots=True)
-class QueueRelayResult:
-    """What a relay has done.  ``stale``: marks that came too late and changed nothing."""
-
-    events: int = 0
-    failures: int = 0
-    dead_letters: int = 0
-    left_out: int = 0
-    stale: int = 0
-    put_back: int = 0
-    left_behind: int = 0
-    drained: bool = False
-    last_error: str = ""
-
-
-class QueueRelay:
+class QueueRelay(Rounds):
     """Relays a queue until it is told to stop.  The caller opens and closes the sink."""
 
     def __init__(
@@ -131,13 +83,12 @@ class QueueRelay:
         if not getattr(sink, "any_order", False):
             raise ConfigurationError(
                 f"a {sink.name} sink takes the events of a partition in their order only",
-                hint="leave --order out, and relay a stream; webhooks, RabbitMQ, SQS and SNS take "
+                hint="leave order out, and relay a stream; webhooks, RabbitMQ, SQS and SNS take "
                 "events in any order",
             )
         self.options = options or QueueRelayOptions()
-        self.result = QueueRelayResult()
-        self._url = url
-        self._subscription = subscription
+        marks = _Marks(url, subscription, self.options.mark_seconds)
+        super().__init__(marks, idle_seconds=_WAKE_SECONDS)
         self.sink = sink
         self._routing = routing_of(sink)
         self._clock = clock
@@ -158,50 +109,51 @@ class QueueRelay:
         self._pause = self.options.poll_seconds
         #: Whether it was connected, and its sink there, since it runs.
         self._has_begun = False
-        #: Whether the last look has found nothing, and whether something was sent since: by key,
-        #: other events may have waited for that.
-        self._is_idle = self._has_sent = False
+        #: Whether the last look has found nothing, and whether events of keys were finished since:
+        #: others may have waited for them.
+        self._is_idle = self._is_next_free = False
         #: Whether the sink has taken something since the start, or since it was away last.
         self._gets_through = False
+        self._put_back_events = 0
+        self._drained = False
 
-    def run(self, stop: threading.Event) -> None:
-        """Until ``stop`` is set.  What passes on the database does not end it."""
-        try:
-            while not stop.is_set():
-                try:
-                    self._session(stop)
-                except Exception as error:
-                    if not self._goes_on_after(error):
-                        raise
-                    log.warning("the relay connects again: %s", error_text(error))
-                    stop.wait(_RECONNECT_SECONDS)
-        finally:
-            self._sender.close()
+    @property
+    def result(self) -> QueueRelayResult:
+        """What it has done."""
+        stats = self.stats
+        return QueueRelayResult(
+            stats.events,
+            stats.batches,
+            stats.dead_letters,
+            stats.failures,
+            self._drained,
+            stats.last_error,
+            stats.filtered,
+            stale=stats.stale_commits,
+            put_back=self._put_back_events,
+            left_behind=self._sender.left_behind,
+            is_away=self._is_away(),
+        )
 
     def run_for(self, max_seconds: float) -> QueueRelayResult:
         """What is there, for at most about so long.  What waits for its next attempt is left."""
         until = self._clock() + max_seconds
         try:
-            with closing(self._connect()) as connection:
+            with self.open() as connection:
                 self.prepare(connection)
                 while self._clock() < until:
                     self.turn(connection)
-                    is_over = self._is_idle and not self._has_sent
+                    is_over = self._is_idle and not self._is_next_free
                     if not self._in_hand and (is_over or self._breaker.state == OPEN):
                         break
                     if not is_over:
                         self._look_at = self._clock()
                     self._sender.wait(_WAKE_SECONDS if self._in_hand else _REST_SECONDS)
                 self.finish(connection)
-                left = queue.statistics(connection, self._subscription)
-                self.result.drained = left.size == 0
+                self._drained = queue.statistics(connection, self._subscription).size == 0
         finally:
             self._sender.close()
         return self.result
-
-    def close(self) -> None:
-        """Close the sink."""
-        self.sink.close()
 
     def prepare(self, connection: database.Connection) -> None:
         """Give the queue the settings of this relay, and prove that the sink takes its topics."""
@@ -214,7 +166,7 @@ class QueueRelay:
         for topic in sorted({each.topic for each in found}):
             self.sink.preflight(topic, sum(each.topic == topic for each in found))
 
-    def turn(self, connection: database.Connection) -> int:
+    def round(self, connection: database.Connection) -> int:
         """Mark what is finished, look for more, and send.  Returns how many are finished."""
         done = self._mark(connection)
         self._extend(connection)
@@ -235,47 +187,67 @@ class QueueRelay:
 
     def gauges(self) -> dict[str, float]:
         """What the relay has in hand, whether its sink is away, and calls that did not end."""
-        return {
+        return super().gauges() | {
             "relay_in_hand": float(len(self._in_hand)),
             "relay_breaker_open": float(self._is_away()),
             "relay_calls_left_behind": float(self._sender.left_behind),
         }
 
-    def _connect(self) -> database.Connection:
-        milliseconds = int(self.options.mark_seconds * 1000)
-        return database.connect(
-            self._url, application_name="penstock-relay", statement_timeout_ms=milliseconds
-        )
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """What is finished ends the relay's rest."""
+        with super().at_work():
+            self._sender.wake = self._wake.set
+            try:
+                yield
+            finally:
+                self._sender.close()
 
-    def _session(self, stop: threading.Event) -> None:
-        with closing(self._connect()) as connection:
-            self.prepare(connection)
-            self._has_begun = True
-            while not stop.is_set():
-                if not self.turn(connection):
-                    rest = max(_REST_SECONDS, self._look_at - self._clock())
-                    self._sender.wait(min(_WAKE_SECONDS, rest))
-            self.finish(connection)
+    @contextmanager
+    def session(self, connection: database.Connection) -> Iterator[None]:
+        """What is in hand stays in hand when the connection is lost: receipts are good on any."""
+        self.prepare(connection)
+        self._has_begun = True
+        yield
+        self.finish(connection)
 
-    def _goes_on_after(self, error: Exception) -> bool:
+    def heard(self, notices: Sequence[str]) -> None:
+        """There are new events: look at once."""
+        if notices:
+            self._look_at, self._pause = self._clock(), self.options.poll_seconds
+
+    def longest_rest(self) -> float:
+        """Until the next look, or until a call has taken too long."""
+        now = self._clock()
+        limit = self._sender.next_limit()
+        due = [now + self._idle_seconds, *([] if limit is None else [limit])]
+        if self._room() > 0:
+            due.append(self._look_at)
+        return max(_REST_SECONDS, min(due) - now)
+
+    def goes_on_after(self, error: Exception) -> bool:
         """Whether the relay goes on after an error, on another connection.
 
         A database that cannot be reached at the start may be a wrong address, so that is an error,
         and so is a sink that is away then.  Later neither is.
         """
         if self._has_begun:
-            return isinstance(error, SinkUnavailable) or database.is_passing(error)
+            return isinstance(error, SinkUnavailable) or super().goes_on_after(error)
         away = isinstance(error, DatabaseUnavailable) or database.is_unavailable(error)
-        return not away and database.is_passing(error)
+        return not away and super().goes_on_after(error)
 
     def _is_away(self) -> bool:
         return self._breaker.state != CLOSED and not self.options.counts_absence
 
+    def _room(self) -> int:
+        """How many more events the relay may receive now."""
+        if self._breaker.state != CLOSED:
+            return int(self._breaker.lets_through(len(self._in_hand)))
+        return self.options.batch - len(self._in_hand)
+
     def _look(self, connection: database.Connection) -> None:
         """Receive what there is room for: at once after a full batch, else after the pause."""
-        room = self.options.batch - len(self._in_hand)
-        if self._breaker.state != CLOSED:
-            room = int(self._breaker.lets_through(len(self._in_hand)))
+        room = self._room()
         if room < 1 or self._look_at > self._clock() or self._pace.wait_seconds():
             return
         until = self._clock() + self.options.lease_seconds  # it begins later, if anything
@@ -288,7 +260,7 @@ class QueueRelay:
         self._ready.extend(found)
         self._in_hand |= {each.receipt: until for each in found}
         options = self.options
-        self._is_idle, self._has_sent = not found, False
+        self._is_idle, self._is_next_free = not found, False
         if found:
             self._pause = options.poll_seconds
         if len(found) < room:
@@ -313,7 +285,7 @@ class QueueRelay:
     def _begin_one(self, connection: database.Connection, delivery: Delivery) -> None:
         event = delivery.event
         if not self._routing.takes(event):
-            self.result.left_out += self._acknowledge(connection, [delivery])
+            self.stats.filtered += self._acknowledge(connection, [delivery])
             return
         block = self._block(connection, delivery)
         if reason := misfits(connection, event.topic, block, self._routing).get(event.sequence):
@@ -324,37 +296,47 @@ class QueueRelay:
 
     def _mark(self, connection: database.Connection) -> int:
         """Record what has become of events.  What could not be recorded is tried again."""
-        self._unmarked += self._sender.results()
-        self.result.left_behind = self._sender.left_behind
+        for one in self._sender.results():
+            self._note(one)
+            self._unmarked.append(one)
         marked = len(self._unmarked)
         sent = [each for each in self._unmarked if each.error is None]
         if sent:
-            self._breaker.succeeded()
-            self._gets_through = True
-            self.result.events += self._acknowledge(connection, [each.delivery for each in sent])
+            done = self._acknowledge(connection, [each.delivery for each in sent])
+            self.stats.events += done
+            self.stats.batches += done
             self._unmarked = [each for each in self._unmarked if each.error is not None]
-            self._has_sent = True
         while self._unmarked:
             self._failed(connection, self._unmarked[0])
             del self._unmarked[0]
         return marked
 
-    def _failed(self, connection: database.Connection, one: Sending) -> None:
-        error, delivery = too_late(one, self.options.send_seconds), one.delivery
-        assert error is not None
-        text = _said(error)
-        self.result.last_error = text
+    def _note(self, one: Sending) -> None:
+        """What an answer says of the sink: once, however often its mark is tried."""
+        error = one.error = too_late(one, self.options.send_seconds)
+        if error is None:
+            self._breaker.succeeded()
+            self._gets_through = True
+            return
+        self.stats.last_error = _said(error)
         if isinstance(error, EventRefused):
             self._breaker.succeeded()  # it has answered
+            return
+        self.stats.failures += 1
+        log.warning("%s was not sent: %s", one.delivery.event.event_id, self.stats.last_error)
+        self._breaker.failed()
+        self._gets_through = self._gets_through and not self._is_away()
+
+    def _failed(self, connection: database.Connection, one: Sending) -> None:
+        error, delivery = one.error, one.delivery
+        assert error is not None
+        text = _said(error)
+        if isinstance(error, EventRefused):
             self._bury(connection, delivery, error.reason)
             return
-        self.result.failures += 1
-        log.warning("%s was not sent: %s", delivery.event.event_id, text)
-        self._breaker.failed()
         if isinstance(error, SinkPaused):
             subscriptions.pause(connection, self._subscription, text[:1000])
         is_last = delivery.failures + 1 >= self._most_attempts(delivery)
-        self._gets_through = self._gets_through and not self._is_away()
         is_to_blame = self._gets_through or self.options.counts_absence
         if self._is_away() or (is_last and not is_to_blame):
             self._release(connection, [delivery])
@@ -381,9 +363,9 @@ class QueueRelay:
 
     def _acknowledge(self, connection: database.Connection, done: list[Delivery]) -> int:
         receipts = [each.receipt for each in done]
-        return self._settled(
-            queue.acknowledge(connection, self._subscription, receipts, partly=True), done
-        )
+        marked = queue.acknowledge(connection, self._subscription, receipts, partly=True)
+        self._free_next()
+        return self._settled(marked, done)
 
     def _bury(self, connection: database.Connection, delivery: Delivery, reason: str) -> None:
         log.error("%s is a dead letter: %s", delivery.event.event_id, reason)
@@ -396,12 +378,18 @@ class QueueRelay:
             reason=reason,
             partly=True,
         )
-        self.result.dead_letters += self._settled([bool(each) for each in rows[0][0]], [delivery])
+        self._free_next()
+        self.stats.dead_letters += self._settled([bool(each) for each in rows[0][0]], [delivery])
+
+    def _free_next(self) -> None:
+        """What waited for a finished event of its key can be received at once."""
+        if self.options.order == KEY:
+            self._look_at, self._is_next_free = self._clock(), True
 
     def _release(self, connection: database.Connection, given: list[Delivery]) -> None:
         receipts = [each.receipt for each in given]
         put_back = queue.release(connection, self._subscription, receipts, partly=True)
-        self.result.put_back += self._settled(put_back, given)
+        self._put_back_events += self._settled(put_back, given)
 
     def _put_back(self, connection: database.Connection) -> None:
         """Give back what was not begun: its hand-out does not count."""
@@ -413,7 +401,7 @@ class QueueRelay:
         """Forget what was marked.  A mark that was too late has changed nothing."""
         for each in deliveries:
             self._in_hand.pop(each.receipt, None)
-        self.result.stale += len(good) - sum(good)
+        self.stats.stale_commits += len(good) - sum(good)
         return sum(good)
 
     def _extend(self, connection: database.Connection) -> None:

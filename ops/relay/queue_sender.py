@@ -78,6 +78,8 @@ class QueueSender:
         self._at_once = at_once
         self._seconds = seconds
         self._clock = clock
+        #: Called from a thread when something is finished.
+        self.wake: Callable[[], None] = lambda: None
         self._threads = SideThreads(at_once, "relay")
         self._channels = _Channels()
         self._busy: dict[int, Sending] = {}
@@ -106,16 +108,26 @@ class QueueSender:
         except RuntimeError as error:  # the machine has no thread for it now
             one.error = SinkUnavailable(f"the relay cannot start a thread: {error}")
             self._finished.put(one)
+            self.wake()
 
     def wait(self, seconds: float) -> None:
         """Wait until something is finished, but no longer than the next call may take."""
-        limits = [each.began + self._seconds for each in self._busy.values()]
-        if limits:
-            seconds = min(seconds, max(0.01, min(limits) - self._clock()))
+        limit = self.next_limit()
+        if limit is not None:
+            seconds = min(seconds, max(0.01, limit - self._clock()))
         try:
             self._finished.put(self._finished.get(timeout=max(0.0, seconds)))
         except queue.Empty:
             return
+
+    def next_limit(self) -> float | None:
+        """When a call has taken too long; None while there is none."""
+        return min(map(self._limit, self._busy.values()), default=None)
+
+    def _limit(self, one: Sending) -> float:
+        if one.aborted is None:
+            return one.began + self._seconds
+        return one.aborted + ABORT_SECONDS
 
     def results(self) -> list[Sending]:
         """What is finished since this was asked last, also what takes too long."""
@@ -159,6 +171,7 @@ class QueueSender:
         elif channel is not None:
             _close(channel)
         self._finished.put(one)
+        self.wake()
 
     def _is_over(self, one: Sending, error: BaseException | None) -> bool:
         """Note that a call has returned.  Whether others may have its channel."""

@@ -17,7 +17,6 @@ import logging
 import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ from ops.relay.lanes import AT_ONCE, STOP_SECONDS, Lane, RelayLanes
 from ops.relay.pace import CLOSED, Breaker, RelayPace
 from ops.relay.pauses import Pauses
 from ops.relay.places import PassedPlaces
+from ops.relay.results import RelayResult
 from ops.relay.status import note_breaker
 from ops.sinks.base import Sink, SinkMisconfigured, SinkPaused, SinkUnavailable
 from ops.sinks.ends import SinkBehind
@@ -43,6 +43,7 @@ from ops.sinks.routed import routing_of
 from penstock import subscriptions
 from penstock.database.backoff import doubled
 from penstock.errors import (
+    ConfigurationError,
     InvalidArgument,
     LogBehind,
     PenstockError,
@@ -66,20 +67,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MICRO_BATCH_POLL_SECONDS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class RelayResult:
-    """What a micro-batch did.  ``drained``: its partitions had nothing left to send."""
-
-    events: int
-    blocks: int
-    dead_letters: int
-    failures: int
-    drained: bool
-    last_error: str
-    #: How many events the relay's rules have left out.
-    left_out: int = 0
 
 
 class Relay(Rounds):
@@ -112,16 +99,22 @@ class Relay(Rounds):
         then ends the calls of the sink.
         """
         _require_counts(at_once, max_attempts)
+        routing = routing_of(sink)
+        if routing.order:
+            raise ConfigurationError(
+                f"order={routing.order} is for the relay of a queue, and this one sends a stream",
+                hint="leave order out",
+            )
         keeper = keeper_for(url, subscription, consumer_id=consumer_id, weight=weight)
         self.keeper = keeper
         super().__init__(HeldLeases(keeper), idle_seconds=idle_seconds)
         self.sink = sink
         self.dead_letters = self.left_out = 0
         self.pauses = Pauses(clock)
-        self._rules = Rules(backoff, tuple(archive), max_attempts, routing_of(sink))
+        self._rules = Rules(backoff, tuple(archive), max_attempts, routing)
         self._places = PassedPlaces()
-        self._pace = RelayPace(self._rules.routing.pacing, clock)
-        self._breaker = Breaker(self._rules.routing.pacing, clock)
+        self._pace = RelayPace(routing.pacing, clock)
+        self._breaker = Breaker(routing.pacing, clock)
         self._told = CLOSED
         self._lanes = RelayLanes(sink, at_once)
         self._lanes.holds = keeper.holds

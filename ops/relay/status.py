@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from ops.lateness import of_queue, queue_names
 from penstock import subscriptions
 from penstock.database import call
 from penstock.errors import SubscriptionNotFound
@@ -39,10 +40,11 @@ class RelayStatus:
 
 
 def relay_status(connection: Connection, subscription: str) -> list[RelayStatus]:
-    """A row for each partition that the relay reads."""
-    lags = {
-        (each.topic, each.partition): each for each in subscriptions.lag(connection, subscription)
-    }
+    """A row for each partition that the relay reads.  Of a queue it has only the lag."""
+    found_lags = subscriptions.lag(connection, subscription)
+    if subscription in queue_names(connection):
+        found_lags = list(of_queue(connection, subscription, found_lags))
+    lags = {(each.topic, each.partition): each for each in found_lags}
     if not lags:
         raise SubscriptionNotFound(
             f"there is no subscription {subscription!r}",

@@ -233,7 +233,7 @@ def _own_options(parts: SplitResult, routing: Routing, rest: str) -> str:
             f"behind # of the sink's address stands {rest.partition('=')[0]}, which is no rule of "
             "a relay",
             hint="there can stand envelope, to, key, type, where.NAME, header.NAME, tombstones, "
-            "schemas, rate, rate_bytes, breaker, breaker_seconds",
+            "schemas, order, rate, rate_bytes, breaker, breaker_seconds",
         )
     own = [rest]
     if is_webhook and routing.envelope:

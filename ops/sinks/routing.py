@@ -24,8 +24,10 @@ from penstock.records import Event
 LONGEST_PLACE = 500
 #: The form in which events are sent: CloudEvents in one of its three ways.
 BINARY, STRUCTURED, BATCH = "binary", "structured", "batch"
+#: In which order a relay sends the events of a queue.
+NONE, KEY = "none", "key"
 
-_SINGLE = ("envelope", "to", "key", "tombstones", "schemas", *pacing.NAMES)
+_SINGLE = ("envelope", "to", "key", "tombstones", "schemas", "order", *pacing.NAMES)
 _NAMED = ("where", "header")
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _PLAIN_FIELDS = ("topic", "type", "key")
@@ -103,6 +105,8 @@ class Routing:
     #: What does not fit the schema of its topic and type goes to the dead letters.
     schemas: bool = False
     pacing: pacing.Pacing = field(default_factory=pacing.Pacing)
+    #: none or key: the relay is that of a queue. Empty: that of a stream, in its order.
+    order: str = ""
     #: One text for all addresses that are one topic of the sink.
     named: Callable[[str], str] = field(default=str, compare=False)
 
@@ -192,6 +196,9 @@ def parse_routing(text: str) -> tuple[Routing, str]:
 def _routing(given: Mapping[str, Any]) -> Routing:
     envelope = given.get("envelope", "")
     tombstones, schemas = (given.get(name, "false") for name in ("tombstones", "schemas"))
+    order = given.get("order", "")
+    if order not in {"", NONE, KEY}:
+        raise ConfigurationError(f"a relay has no order {order!r}", hint="write none or key")
     if envelope not in {"", BINARY, STRUCTURED, BATCH}:
         raise ConfigurationError(
             f"there is no envelope {envelope!r}", hint="write binary, structured or batch"
@@ -214,7 +221,13 @@ def _routing(given: Mapping[str, Any]) -> Routing:
         {name: Template(text) for name, text in given["headers"].items()},
         schemas == "true",
         pacing.Pacing.of(given),
+        order,
     )
+
+
+def order_of(address: str) -> str:
+    """The order in which a relay to this address sends a queue; empty when it sends a stream."""
+    return parse_routing(address.partition("#")[2])[0].order
 
 
 #: One line for each rule, as (name, value): what command and policy file write into an address.

@@ -49,6 +49,7 @@ METRICS: dict[str, About] = {
     "relayed_failures": About("counter", "worker", "Attempts that a sink refused, or lost"),
     "relayed_dead_letters": About("counter", "worker", "Events that a relay has given up"),
     "relayed_left_out": About("counter", "worker", "Events that the rules of a relay left out"),
+    "relay_in_hand": About("gauge", "worker", "Events of a queue that its relay has"),
     "relay_breaker_open": About(
         "gauge", "worker", "1 while a relay leaves its sink alone after failures; else 0", max
     ),

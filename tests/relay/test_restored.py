@@ -15,7 +15,8 @@ import psycopg
 import pytest
 
 from ops.relay.block import Backoff
-from ops.relay.relay import Relay, RelayResult
+from ops.relay.relay import Relay
+from ops.relay.results import RelayResult
 from ops.sinks.base import Sink
 from ops.sinks.jsonl import JsonlSink
 from penstock import log

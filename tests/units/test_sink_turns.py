@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ops.relay.groups import SinkTurns, serve
-from ops.relay.relay import RelayResult
+from ops.relay.results import RelayResult
 from penstock.errors import InvalidArgument, SinkError
 from tests.kit.stream import Clock
 

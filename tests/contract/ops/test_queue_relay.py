@@ -17,10 +17,13 @@ from typing import Any
 import pytest
 
 from ops.relay import queue_sender
-from ops.relay.queue_relay import KEY, QueueRelay, QueueRelayOptions, QueueRelayResult
+from ops.relay.queue_options import QueueRelayOptions
+from ops.relay.queue_relay import QueueRelay
 from ops.relay.queue_status import RelayedEvent, relayed_events
+from ops.relay.results import QueueRelayResult
 from ops.sinks.base import EventRefused, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
+from ops.sinks.routing import KEY
 from penstock.errors import ConfigurationError, InvalidArgument
 from penstock.publishing.publish import publish_batch
 from penstock.records import Event, Message
@@ -361,6 +364,25 @@ def test_the_next_event_of_a_key_comes_after_a_slow_one(db: ContractDatabase, ow
 
     done = Relay(db.url, QUEUE, Taking(is_slow), replace(QUICK, order=KEY, poll_seconds=30))
     assert (done.run_for(20).events, done.result.drained) == (3, True)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_the_next_event_of_a_key_does_not_wait_for_the_next_look(
+    db: ContractDatabase, own: Any, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: QueueRelay._free_next.  The clock stands, so nothing else begins a look."""
+    filled(own, 0)
+    publish_batch(own, [Message(TOPIC, b"%d" % n, key="one", partition=0) for n in range(3)])
+    drain(own)
+    if not guarded:
+        monkeypatch.setattr(QueueRelay, "_free_next", lambda _: None)
+    relay = QueueRelay(db.url, QUEUE, Taking(), replace(QUICK, order=KEY), clock=lambda: 0.0)
+    relay.prepare(own)
+    for _ in range(4):
+        relay.turn(own)
+        relay._sender.wait(5 if relay._sender.busy else 0)
+    relay._sender.close()
+    assert relay.result.events == (3 if guarded else 1)
 
 
 def test_the_order_is_chosen_once(db: ContractDatabase, own: Any) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from ops.relay.queue_relay import KEY, QueueRelay, QueueRelayOptions
+from ops.relay.queue_options import QueueRelayOptions
+from ops.relay.queue_relay import QueueRelay
 from ops.sinks.base import SinkUnavailable
+from ops.sinks.routing import KEY
 from penstock.log.sequences import sequence
 from penstock.publishing.publish import publish_batch
 from penstock.records import Event, Message

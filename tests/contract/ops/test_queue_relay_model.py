@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ops.relay.queue_relay import QueueRelay, QueueRelayOptions
+from ops.relay.queue_options import QueueRelayOptions
+from ops.relay.queue_relay import QueueRelay
 from ops.relay.queue_status import RelayedEvent, relayed_events
 from ops.sinks.base import EventRefused, SinkUnavailable
 from penstock.publishing.publish import publish_batch

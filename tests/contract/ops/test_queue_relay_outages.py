@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ops.relay import queue_relay
-from ops.relay.queue_relay import QueueRelay, QueueRelayOptions
+from ops.relay.queue_options import QueueRelayOptions
+from ops.relay.queue_relay import QueueRelay
 from ops.sinks.base import SinkUnavailable
 from penstock import database
 from penstock.errors import DatabaseUnavailable
+from penstock.leases import loop
 from penstock.subscriptions import queue
 from penstock.topics import names
 from tests.contract.consumer.test_passing import TROUBLES
@@ -29,7 +32,7 @@ AWAY = DatabaseUnavailable("nobody answers")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_relay, "_RECONNECT_SECONDS", 0.01)
+    monkeypatch.setattr(loop, "backoff", lambda outages: 0.01)
 
 
 @pytest.fixture
@@ -70,10 +73,10 @@ def _scripted(patch: pytest.MonkeyPatch, home: Any, name: str, *steps: Any) -> N
 def test_it_goes_on_after_what_passes(
     db: ContractDatabase, own: Any, trouble: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And when nobody answers then, and the sink is away.  Guard: QueueRelay._goes_on_after."""
+    """And when nobody answers then, and the sink is away.  Guard: QueueRelay.goes_on_after."""
     relay, stop = _relay(db)
     _scripted(monkeypatch, relay, "turn", lambda connection: trouble(db, connection))
-    _scripted(monkeypatch, relay, "_connect", None, AWAY, AWAY)
+    _scripted(monkeypatch, relay, "open", None, AWAY, AWAY)
     _scripted(monkeypatch, relay.sink, "preflight", None, SinkUnavailable("it is away"))
     relay.run(stop)
     assert queue.statistics(own, QUEUE).size == 0
@@ -85,7 +88,7 @@ def test_without_the_guard_an_outage_ends_it(
 ) -> None:
     """Mutant: only a connection that is gone is left behind, as before."""
     monkeypatch.setattr(
-        QueueRelay, "_goes_on_after", lambda _, error: database.is_unavailable(error)
+        QueueRelay, "goes_on_after", lambda _, error: database.is_unavailable(error)
     )
     relay, stop = _relay(db)
     _scripted(monkeypatch, relay, "turn", AWAY)
@@ -98,7 +101,7 @@ def test_what_is_wrong_at_the_start_ends_it(
 ) -> None:
     """It may be a wrong address.  Guard: _has_begun."""
     relay, stop = _relay(db)
-    _scripted(monkeypatch, relay, "_connect", AWAY)
+    _scripted(monkeypatch, relay, "open", AWAY)
     with pytest.raises(DatabaseUnavailable):
         relay.run(stop)
     relay, stop = _relay(db)
@@ -151,6 +154,37 @@ def test_without_that_its_lease_would_be_kept_for_ever(
     relay.run(stop)
     assert queue.statistics(own, QUEUE).size == 1
     assert [each.sequence for each in relay._in_hand] == [1]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_failure_counts_once_however_often_its_mark_is_tried(
+    db: ContractDatabase, own: Any, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an outage of the database opens the breaker.  Guard: QueueRelay._note is called once."""
+
+    def fails(*_: Any) -> None:
+        raise SinkUnavailable("it answered 500")
+
+    failed = QueueRelay._failed
+
+    def again(relay: QueueRelay, connection: Any, one: Any) -> None:
+        relay._note(one)
+        failed(relay, connection, one)
+
+    if not guarded:
+        monkeypatch.setattr(QueueRelay, "_failed", again)
+    relay = QueueRelay(db.url, QUEUE, Taking(fails), replace(OPTIONS, batch=1), clock=lambda: 0.0)
+    relay.prepare(own)
+    _scripted(monkeypatch, queue, "reject", AWAY, AWAY)
+    relay._look(own)
+    relay._begin(own)
+    relay._sender.wait(10)
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailable):
+            relay._mark(own)
+    relay._mark(own)
+    relay._sender.close()
+    assert relay.result.failures == (1 if guarded else 4)
 
 
 def _late(db: ContractDatabase, own: Any, turns: Any) -> tuple[list[str], QueueRelay]:

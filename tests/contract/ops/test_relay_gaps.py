@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from ops.relay import block as block_module
-from ops.relay.relay import Relay, RelayResult
+from ops.relay.relay import Relay
+from ops.relay.results import RelayResult
 from ops.seal import seal
 from ops.sinks.address import open_sink
 from ops.sinks.base import Channel, EventRefused, RelayBlock

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ops.relay import places
-from ops.relay.relay import Relay, RelayResult
+from ops.relay.relay import Relay
+from ops.relay.results import RelayResult
 from ops.sinks import redis_streams
 from ops.sinks.address import open_sink
 from ops.sinks.base import SinkUnavailable

@@ -11,7 +11,8 @@ from urllib.parse import quote, unquote, urlsplit
 import psycopg
 import pytest
 
-from ops.relay.relay import Relay, RelayResult
+from ops.relay.relay import Relay
+from ops.relay.results import RelayResult
 from ops.sinks import penstock_log
 from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.ends import SinkBehind

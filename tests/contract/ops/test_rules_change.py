@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ops.relay import places
-from ops.relay.relay import Relay, RelayResult
+from ops.relay.relay import Relay
+from ops.relay.results import RelayResult
 from ops.sinks.address import open_sink
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase

@@ -1,0 +1,67 @@
+"""The relay of a queue in Dagster: an asset that says what has become of the events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ops.policies import file as policy_file
+from ops.probes import World, probes
+from penstock.subscriptions import queue
+from tests.dagster.conftest import TOPIC, House
+from tests.relay.receivers import Call, Says, receiving
+
+
+def test_a_run_sends_what_is_due_and_tells_the_four_states(
+    house: House, policy_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for its next attempt fails no run, and asks for none.
+
+    A sink that is away does fail it.
+    """
+    with receiving() as receiver:
+        for name, value in receiver.environ().items():
+            monkeypatch.setenv(name, value)
+        relay = f'{{topic: {TOPIC}, sink: "{receiver.address}", order: key}}'
+        policy_path.write_text(
+            policy_path.read_text().replace("relays:\n", f"relays:\n  hook: {relay}\n", 1)
+        )
+        bad: list[str] = []
+
+        def answer(call: Call) -> Says:
+            bad[:] = bad or [call.headers["webhook-id"]]
+            return Says(500 if {call.headers["webhook-id"], "all"} & {*bad} else 204)
+
+        receiver.answer = answer
+        house.create_topic()
+        house.publish(4)
+        house.done("sequence")
+        key = next(each for each in house.defs.resolve_all_asset_keys() if "hook" in each.path[-1])
+        (made,) = house.done("relay", asset_selection=[key]).get_asset_materialization_events()
+        found = {
+            name: value.value
+            for name, value in made.step_materialization_data.materialization.metadata.items()
+        }
+        assert (found["events"], found["failures"], found["drained"]) == (3, 1, False)
+        states = [
+            [cell.strip() for cell in line.split("|")[1:3]]
+            for line in str(found["states"]).splitlines()[2:]
+        ]
+        assert states == [
+            ["pending", "1"],
+            ["in flight", "0"],
+            ["sent by this run", "3"],
+            ["failed", "0"],
+        ]
+        asked = house.sense("backlog").run_requests or []
+        assert [each for each in asked if key in (each.asset_selection or ())] == []
+        policies = policy_file.load()
+        world = World(house.connection, house.url, policies, lambda _: ([], {}))
+        (age,) = [each for each in probes(policies.limits) if each.name == "backlog_age"]
+        assert age.look(world)("hook").passed
+        bad[:] = ["all"]
+        house.publish(8)
+        house.done("sequence")
+        assert not house.job("relay", asset_selection=[key]).success
+        assert queue.statistics(house.connection, "hook").dead == 0
