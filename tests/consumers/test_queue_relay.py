@@ -6,11 +6,13 @@ from penstock.subscriptions import queue
 from tests.consumers.conftest import TOPIC, Connection, StartDaemon
 from tests.consumers.process import until
 from tests.consumers.test_daemon import publish_many
+from tests.kit.proof import proves
 from tests.relay.receivers import Call, Says, receiving
 
 WORKER = "relay:hooks"
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_a_daemon_relays_a_queue_and_counts_it(
     log: Connection, database_url: str, daemons: StartDaemon
 ) -> None:

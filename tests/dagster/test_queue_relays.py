@@ -10,9 +10,11 @@ from ops.policies import file as policy_file
 from ops.probes import World, probes
 from penstock.subscriptions import queue
 from tests.dagster.conftest import TOPIC, House
+from tests.kit.proof import proves
 from tests.relay.receivers import Call, Says, receiving
 
 
+@proves("a queue's relay loses and hides nothing")
 def test_a_run_sends_what_is_due_and_tells_the_four_states(
     house: House, policy_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -366,6 +366,7 @@ def test_the_next_event_of_a_key_comes_after_a_slow_one(db: ContractDatabase, ow
     assert (done.run_for(20).events, done.result.drained) == (3, True)
 
 
+@proves("a queue's relay loses and hides nothing", guard="QueueRelay._free_next")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_the_next_event_of_a_key_does_not_wait_for_the_next_look(
     db: ContractDatabase, own: Any, guarded: bool, monkeypatch: pytest.MonkeyPatch

@@ -82,7 +82,7 @@ def test_it_goes_on_after_what_passes(
     assert queue.statistics(own, QUEUE).size == 0
 
 
-@proves("a queue's relay loses and hides nothing", guard="QueueRelay._goes_on_after")
+@proves("a queue's relay loses and hides nothing", guard="QueueRelay.goes_on_after")
 def test_without_the_guard_an_outage_ends_it(
     db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +156,7 @@ def test_without_that_its_lease_would_be_kept_for_ever(
     assert [each.sequence for each in relay._in_hand] == [1]
 
 
+@proves("a queue's relay loses and hides nothing", guard="that _note is called once")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_failure_counts_once_however_often_its_mark_is_tried(
     db: ContractDatabase, own: Any, guarded: bool, monkeypatch: pytest.MonkeyPatch
