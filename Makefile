@@ -113,6 +113,10 @@ dev: $(READY) ## Dagster's web pages and daemon, with its home under .penstock, 
 pulsar: $(READY) ## Fetch and start a Pulsar standalone broker; ARGS=stop stops it
 	@$(JAVA) $(BIN)/python -m tools.pulsar $(or $(ARGS),start)
 
+.PHONY: docs
+docs: $(READY) ## Build the site of the pages into .penstock/site/html; ARGS=serve shows it and follows changes
+	@$(BIN)/python -m tools.site $(ARGS)
+
 .PHONY: lock
 lock: $(READY) ## Re-make requirements.lock from pyproject.toml; UPGRADE=1 takes newer versions
 	@$(BIN)/python -m tools.lock $(if $(UPGRADE),--upgrade)
