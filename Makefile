@@ -96,8 +96,8 @@ format: $(READY) ## Format the code and repair what the linter can
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(READY) ## Measure against the bare table; ONLY=publish measures one thing, ENGINE=mysql on one engine, ENGINE=postgres-15 on an older version
-	@$(JAVA_OPTIONAL) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
+bench: $(READY) ## Measure against the bare table; ONLY=publish measures one thing, ENGINE=mysql on one engine, ENGINE=postgres-15 on an older version; SHORT=1 what has an aim
+	@$(JAVA_OPTIONAL) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(SHORT),--short) $(ARGS)
 
 .PHONY: chart
 chart: $(READY) ## Draw who holds how many partitions while consumers come, go and are killed

@@ -2,7 +2,9 @@
 
 python -m benchmarks [--only GROUP] [--engine ENGINE] [--rows N] [--rounds N] [--hold-seconds N]
     [--held-events N] [--held-batch N] [--retained-events N] [--load-seconds N]
-    [--unvacuumed-seconds N]
+    [--unvacuumed-seconds N] [--short]
+
+--short measures on PostgreSQL what has an aim, in three pairs, and takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import (
+    accounts,
     bulk,
     consume,
     control_plane,
@@ -33,8 +36,10 @@ from benchmarks import (
     relay,
     report,
     retained,
+    scale,
     sequence,
     single,
+    start,
 )
 from benchmarks.engines import ENGINES, OLDER, Opens
 from benchmarks.measure import Case, Figure, Gap, Settings, measure
@@ -57,6 +62,8 @@ GROUPS = {
     "publish": Group(publish.cases),
     "bulk": Group(bulk.cases, ["postgres"]),
     "single": Group(single.cases, ["postgres"]),
+    "accounts": Group(accounts.cases, ["postgres"]),
+    "start": Group(start.cases, ["postgres"]),
     "sequence": Group(sequence.cases),
     "fetch": Group(fetch.cases),
     "consume": Group(consume.cases),
@@ -67,29 +74,30 @@ GROUPS = {
     "load": Group(load.cases),
     "control_plane": Group(control_plane.cases, ["postgres"]),
     "queue": Group(queue.cases),
+    "scale": Group(scale.cases, ["postgres"]),
     "relay": Group(relay.cases, ["postgres"]),
     "gateway": Group(gateway.cases),
     "held": Group(held.cases),
     "unvacuumed": Group(held.unvacuumed_cases, ["postgres"]),
     "retained": Group(retained.cases, ["postgres"]),
 }
+#: The groups of a short run.
+SHORT = ("publish", "single", "accounts", "start", "consume", "latency", "peers", "queue")
+SHORT_ROUNDS = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     options = _options(arguments)
     console = Console(width=None if sys.stdout.isatty() else 160)
-    settings = Settings(
-        options.rows, options.rounds, options.hold_seconds, options.held_events,
-        options.held_batch, options.retained_events, options.load_seconds,
-        options.unvacuumed_seconds,
-    )  # fmt: skip
+    settings = _settings(options)
+    groups, engines = (SHORT, ["postgres"]) if options.short else (GROUPS, ENGINES)
     past_runs = options.output.with_name("bench-history.jsonl")
     try:
         past = history.read(past_runs)  # before an hour is spent on what cannot be compared
         score = machine.score()
         figures = run(
-            console, options.only or list(GROUPS), options.engine or list(ENGINES), settings
+            console, options.only or list(groups), options.engine or list(engines), settings
         )
     except PenstockError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -99,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     report.show(console, figures, settings.rounds)
     report.write(figures, options.output)
+    if settings.rows is None:
+        scale.draw(figures)
     done = history.run_of(figures, settings, score.or_slower(machine.score()))
     history.append(past_runs, done)
     console.print(f"this machine: {done.score}")
@@ -147,6 +157,15 @@ def _measured(console: Console, group: str, opens: Opens, settings: Settings) ->
                 yield measured
 
 
+def _settings(options: argparse.Namespace) -> Settings:
+    rounds = SHORT_ROUNDS if options.short else Settings().rounds
+    return Settings(
+        options.rows, options.rounds or rounds, options.hold_seconds, options.held_events,
+        options.held_batch, options.retained_events, options.load_seconds,
+        options.unvacuumed_seconds, options.short,
+    )  # fmt: skip
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     default = Settings()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -158,12 +177,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="an engine to measure on; may be repeated",
     )  # fmt: skip
     parser.add_argument("--rows", type=_positive, help="rows in each run, instead of the default")
+    parser.add_argument("--rounds", type=_positive, help="pairs to measure, instead of 5")
+    parser.add_argument(
+        "--short", action="store_true", help="only what has an aim, on PostgreSQL, in three pairs"
+    )
     parser.add_argument(
         "--held-events", type=int, default=default.held_events,
         help="how many events come under the held snapshot before its time begins",
     )  # fmt: skip
     for name, help_text in (
-        ("rounds", "pairs to measure"),
         ("hold_seconds", "how long the snapshot is held"),
         ("held_batch", "in batches of how many those come"),
         ("retained_events", "how many events the long log holds"),

@@ -22,6 +22,8 @@ class Settings:
     retained_events: int = 10_000_000
     load_seconds: float = 60
     unvacuumed_seconds: float = 120
+    #: Leave out what takes long and has no aim that is open.
+    short: bool = False
 
     def amount(self, default: int) -> int:
         """How many rows a case moves."""
@@ -44,7 +46,15 @@ class Aim:
             return f"cost <= {self.cost:g}x"
         if self.value is not None:
             return f">= {self.value:,.0f}"
-        return f"<= {self.at_most:,.0f}"
+        return f"<= {self.at_most:,g}"
+
+    @classmethod
+    def of(cls, said: str) -> Aim:
+        """The aim that says this of itself."""
+        number = float(said.rpartition(" ")[2].rstrip("x").replace(",", ""))
+        if said.endswith("x"):
+            return cls(cost=number) if said.startswith("cost") else cls(ratio=number)
+        return cls(value=number) if said.startswith(">=") else cls(at_most=number)
 
     def met(self, value: float, ratio: float | None) -> bool:
         """Whether the figure reaches the aim.  A cost is the inverse of the ratio of two rates."""

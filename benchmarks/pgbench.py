@@ -13,24 +13,26 @@ from urllib.parse import unquote, urlsplit
 from benchmarks.bench_database import BenchDatabase
 
 CLIENTS = 8
-THREADS = 2
+THREADS = max(2, (os.cpu_count() or 2) // 2)
 _RATE = re.compile(r"^tps = ([\d.]+) \(without initial connection time\)", re.MULTILINE)
 
 
-def run_script(bench: BenchDatabase, script: str, transactions: int, *, scale: int = 1) -> float:
+def run_script(
+    bench: BenchDatabase, script: str, transactions: int, *, scale: int = 1, clients: int = CLIENTS
+) -> float:
     """Run a script until all clients together have run it ``transactions`` times.
 
     Returns the seconds. The time to connect is not counted. Statements are prepared, as drivers do
     it.
     """
-    each = max(1, transactions // CLIENTS)
+    each = max(1, transactions // clients)
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
         file.write(script)
         file.flush()
         said = _run(
             bench,
             *("-n", "-M", "prepared", "-f", file.name, "-s", str(scale)),
-            *("-c", str(CLIENTS), "-j", str(THREADS), "-t", str(each)),
+            *("-c", str(clients), "-j", str(min(clients, THREADS)), "-t", str(each)),
         )
     found = _RATE.search(said)
     if found is None or "number of failed transactions: 0 " not in said:

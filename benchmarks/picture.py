@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+#: Events a second by the number of clients.
+Line = Mapping[int, float]
 _SHARES = [1 - 10 ** (-step / 20) for step in range(81)]  # 0 to 0.9999, in ever smaller steps
 
 
@@ -24,6 +26,27 @@ def histogram(name: str, title: str, samples: Mapping[str, Sequence[float]]) -> 
     axes.set_xscale("log")
     axes.grid(visible=True, which="both", alpha=0.3)
     axes.legend()
+    return _saved(figure, name)
+
+
+def by_clients(name: str, title: str, panels: Mapping[str, Mapping[str, Line]]) -> Path:
+    """A panel for each kind of work: events a second by the number of clients, line by line."""
+    from matplotlib.figure import Figure
+
+    columns = 3
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
+    figure.suptitle(title)
+    for place, (kind, lines) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(rows, columns, place)
+        for label, line in lines.items():
+            axes.plot(list(line), list(line.values()), marker="o", label=label)
+        counts = sorted({count for line in lines.values() for count in line})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.set(title=kind, xlabel="clients", ylabel="events/s", yscale="log")
+        axes.grid(visible=True, which="both", alpha=0.3)
+        axes.legend()
     return _saved(figure, name)
 
 

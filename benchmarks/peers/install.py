@@ -6,6 +6,7 @@ The repository keeps nothing of theirs.  A peer that cannot be fetched is a gap 
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,16 @@ from pathlib import Path
 
 PEERS = Path(__file__).resolve().parents[2] / ".penstock" / "peers"
 PYTHON_PEERS = ("procrastinate==3.10.0", "pgqueuer[asyncpg]==1.6.0", "psycopg[binary,pool]==3.3.9")
-PGMQ_VERSION = "0.33.7"  # of the crate. Its command contains the SQL of pgmq
+PGMQ_VERSION = "0.33.7"  # of the crate, which contains the SQL of pgmq
+#: A project that needs nothing but the crate.
+_MANIFEST = f"""
+[package]
+name = "peers"
+version = "0.0.0"
+edition = "2021"
+[dependencies]
+pgmq = "={PGMQ_VERSION}"
+"""
 
 
 class PeerMissing(Exception):
@@ -27,9 +37,9 @@ def python_with_peers() -> Path:
     return _installed("venv", " ".join(PYTHON_PEERS), _make_venv) / "bin" / "python"
 
 
-def pgmq_command() -> Path:
-    """pgmq's own command, which installs its SQL into a database.  cargo builds it once."""
-    return _installed("pgmq", PGMQ_VERSION, _build_pgmq) / "bin" / "pgmq-cli"
+def pgmq_sql() -> str:
+    """The SQL that installs pgmq, out of its crate.  cargo fetches the crate; nothing is built."""
+    return (_installed("pgmq-sql", PGMQ_VERSION, _fetch_pgmq) / "pgmq.sql").read_text()
 
 
 def _installed(name: str, wanted: str, make: Callable[[Path], None]) -> Path:
@@ -52,19 +62,19 @@ def _make_venv(target: Path) -> None:
     _run([*pip, "--python", python, "install", "--quiet", *PYTHON_PEERS])
 
 
-def _build_pgmq(target: Path) -> None:
+def _fetch_pgmq(target: Path) -> None:
     cargo = shutil.which("cargo")
     if cargo is None:
-        raise PeerMissing("there is no cargo to build pgmq's command with")
-    print("  building pgmq's command with cargo (a few minutes, once)", flush=True)
-    build = PEERS / "pgmq-build"
-    _run(
-        [
-            *(cargo, "install", "--quiet", "--locked", "pgmq", "--version", PGMQ_VERSION),
-            *("--features", "cli", "--root", str(target), "--target-dir", str(build)),
-        ]
-    )
-    shutil.rmtree(build, ignore_errors=True)
+        raise PeerMissing("there is no cargo to fetch pgmq's crate with")
+    (target / "src").mkdir(parents=True)
+    (target / "src" / "lib.rs").touch()
+    (target / "Cargo.toml").write_text(_MANIFEST)
+    manifest = ["--manifest-path", str(target / "Cargo.toml")]
+    _run([cargo, "fetch", "--quiet", *manifest])
+    described = json.loads(_run([cargo, "metadata", "--format-version", "1", *manifest]))
+    (crate,) = (each for each in described["packages"] if each["name"] == "pgmq")
+    sql = Path(crate["manifest_path"]).parent / "src" / "install" / "embedded" / "sql" / "pgmq.sql"
+    shutil.copyfile(sql, target / "pgmq.sql")
 
 
 @contextmanager
@@ -75,10 +85,11 @@ def _locked() -> Iterator[None]:
         yield
 
 
-def _run(command: Sequence[str]) -> None:
+def _run(command: Sequence[str]) -> str:
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]
         raise PeerMissing(f"{Path(command[0]).name} failed: {said[-1]}")
+    return done.stdout

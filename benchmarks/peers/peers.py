@@ -49,6 +49,8 @@ def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case | Gap]:
         yield from _against_pgmq(bench, settings)
     except PeerMissing as error:
         yield Gap("pgmq", str(error))
+    if settings.short:
+        return
     try:
         python = python_with_peers()
     except PeerMissing as error:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
@@ -13,13 +11,14 @@ from typing import Any
 from benchmarks.bench_database import BenchDatabase
 from benchmarks.events import CONTENT_TYPE, TYPE
 from benchmarks.measure import batches
-from benchmarks.peers.install import PeerMissing, pgmq_command
+from benchmarks.peers.install import pgmq_sql
 from benchmarks.peers.protocol import BATCH_SIZE, PAYLOAD
-from benchmarks.pgbench import run_script
+from benchmarks.pgbench import CLIENTS, run_script
 from benchmarks.single import KEY
 from penstock.records import Message
 
 VISIBILITY_SECONDS = 600
+FILL = 50_000  # messages of one statement
 BODY = json.dumps({"data": PAYLOAD[:188].decode()})  # 200 bytes with the rest of the JSON
 
 _READ = "SELECT msg_id, enqueued_at, message::text FROM pgmq.read(%s, %s, %s)"
@@ -32,22 +31,17 @@ _DELETE = "SELECT count(*) FROM pgmq.delete(%s, %s::bigint[])"
 
 
 class Pgmq:
-    """A database in which pgmq's own command has installed it."""
+    """A database in which pgmq's own SQL has installed it."""
 
     def __init__(self, bench: BenchDatabase) -> None:
-        command = pgmq_command()
-        done = subprocess.run(
-            [str(command), "install", "install-from-embedded"],
-            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-            env=os.environ | {"DATABASE_URL": bench.url},
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise PeerMissing(f"pgmq's command failed: {done.stderr.strip()[-200:]}")
+        bench.connection.execute(pgmq_sql().encode())
         self._bench = bench
         self._numbers: Iterator[int] = itertools.count(1)
 
-    def single(self, rows: int, *, full: bool = False) -> Callable[[], float]:
-        """Send with a commit for each message, by eight clients of pgbench."""
+    def single(
+        self, rows: int, *, full: bool = False, clients: int = CLIENTS
+    ) -> Callable[[], float]:
+        """Send with a commit for each message, by clients of pgbench."""
         queue = self.new_queue()
         script = f"SELECT pgmq.send('{queue}', '{BODY}'::jsonb);\n"
         if full:
@@ -55,7 +49,7 @@ class Pgmq:
 
         def run() -> float:
             self._bench.settle()
-            return run_script(self._bench, script, rows)
+            return run_script(self._bench, script, rows, clients=clients)
 
         return run
 
@@ -71,7 +65,7 @@ class Pgmq:
                 if isinstance(events, int):
                     self._send(queue, len(part))
                 else:
-                    self._send_with_headers(queue, events[part.start : part.stop])
+                    self.send(self._bench.connection, queue, events[part.start : part.stop])
             return perf_counter() - begun
 
         return run
@@ -99,7 +93,8 @@ class Pgmq:
         send = "SELECT count(*) FROM pgmq.send_batch(%s, %s::jsonb[])"
         self._bench.connection.execute(send, (queue, [BODY] * count))
 
-    def _send_with_headers(self, queue: str, events: Sequence[Message]) -> None:
+    def send(self, connection: Any, queue: str, events: Sequence[Message]) -> None:
+        """Send a batch.  The headers hold what an event has beside its payload."""
         send = "SELECT count(*) FROM pgmq.send_batch(%s, %s::jsonb[], %s::jsonb[])"
         headers = [
             json.dumps(
@@ -108,7 +103,7 @@ class Pgmq:
             )
             for event in events
         ]
-        self._bench.connection.execute(send, (queue, [BODY] * len(events), headers))
+        connection.execute(send, (queue, [BODY] * len(events), headers))
 
     def turn(self, connection: Any, queue: str, size: int) -> int:
         """Read at most so many and delete them.  Returns how many."""
@@ -120,8 +115,9 @@ class Pgmq:
 
     def fill(self, queue: str, rows: int) -> None:
         """Send so many messages; the queue has been empty."""
-        for part in batches(rows, BATCH_SIZE):
-            self._send(queue, len(part))
+        send = "SELECT count(*) FROM pgmq.send_batch(%s, array_fill(%s::jsonb, ARRAY[%s]))"
+        for part in batches(rows, FILL):
+            self._bench.connection.execute(send, (queue, BODY, len(part)))
         self._bench.connection.execute(f"VACUUM ANALYZE pgmq.q_{queue}".encode())
 
     def new_queue(self) -> str:

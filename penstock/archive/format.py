@@ -66,6 +66,14 @@ def repeated(value: int, rows: int) -> pa.Array[Any]:
     return of_numbers(array("i", [value]) * rows, pa.int32())
 
 
+def repeated_text(text: str, rows: int) -> pa.Array[Any]:
+    """A column of one text."""
+    written = text.encode()
+    offsets = array("i", range(0, (rows + 1) * len(written), len(written)))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(written * rows)]
+    return pa.Array.from_buffers(pa.string(), rows, buffers)
+
+
 def of_numbers(numbers: array[int], kind: pa.DataType) -> pa.Array[Any]:
     """A column of numbers, as they lie in memory: ``pa.array`` loads pandas where there is one."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])

@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Any
 
 from penstock.cli.commands import as_command
-from penstock.database import config
 from penstock.errors import ConfigurationError
 from penstock.http.address import URL_VARIABLE
 
@@ -28,13 +27,19 @@ COMMANDS = {
 
 def is_meant() -> bool:
     """Whether the environment names a gateway and no database."""
-    return bool(os.environ.get(URL_VARIABLE)) and not config.is_configured()
+    if not os.environ.get(URL_VARIABLE):
+        return False
+    from penstock.database import config
+
+    return not config.is_configured()
 
 
 @cache
 def load(name: str) -> Any:
     """A command through the gateway."""
     if name not in COMMANDS:
+        from penstock.database import config
+
         raise ConfigurationError(
             f"`penstock {name}` needs the database, and a gateway was named",
             hint=f"set {config.URL_VARIABLE}; over HTTP there are {', '.join(COMMANDS)}",

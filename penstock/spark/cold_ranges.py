@@ -1,4 +1,8 @@
-"""Reading what the database no longer has, from the copies in the archive."""
+"""Reading what the database no longer has, from the copies in the archive.
+
+As in `penstock.archive.copy_reader`, nothing here needs ``pyarrow.compute``, ``pa.array`` or
+``pa.scalar``, which load pandas: Spark starts a process to plan a read, and one for each core.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.archive.format import repeated_text
 from penstock.archive.hot_or_cold import Segment, fetch_plan
 from penstock.archive.log_reader import LogReader
 from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.errors import EpochMissing, InvalidArgument
 from penstock.records import PartitionRange
-from penstock.spark.columns import COLUMNS, ReadColumns, arrow_schema
+from penstock.spark.columns import ReadColumns, arrow_schema
 from penstock.spark.options import COLD, HOT, DatabaseAddress, ReadOptions
 from penstock.spark.ranges import COLD_EVENTS_PER_TASK, SourceRange, require_whole
 
 if TYPE_CHECKING:
     from penstock.database import Connection
-
-#: As the log epoch of an event that is not sealed yet: in a position of the log, and here.
-_UNSEALED, _NO_LOG_EPOCH = pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32())
 
 #: What to do about events that the database no longer has, in the options of the format.
 BELOW_LOW_HINT = 'begin at "earliest", or read the archive too: source=auto and targets'
@@ -127,14 +128,18 @@ def read_cold_range(
 def _chosen(batch: pa.RecordBatch, wanted: ReadColumns) -> pa.RecordBatch:
     """The wanted rows and columns of a batch of the archive."""
     if wanted.types is not None:
+        import pyarrow.compute as pc
+
         batch = batch.filter(pc.is_in(batch.column("type"), pa.array(wanted.types, pa.string())))
-    columns: list[pa.Array[Any]] = []
-    for name in wanted.columns:
-        if name == "topic":
-            columns.append(pa.array([wanted.topic] * batch.num_rows, COLUMNS[name]))
-        elif name == "log_epoch":
-            epochs = batch.column(name)
-            columns.append(pc.if_else(pc.equal(epochs, _UNSEALED), _NO_LOG_EPOCH, epochs))
-        else:
-            columns.append(batch.column(name))
+    columns = [_column(batch, name, wanted.topic) for name in wanted.columns]
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(wanted.columns))
+
+
+def _column(batch: pa.RecordBatch, name: str, topic: str) -> pa.Array[Any]:
+    """A column of a batch, which is of one log epoch; events that are not sealed have none."""
+    rows = batch.num_rows
+    if name == "topic":
+        return repeated_text(topic, rows)
+    if name == "log_epoch" and rows and batch.column(name)[0].as_py() == 0:
+        return pa.nulls(rows, pa.int32())
+    return batch.column(name)

@@ -48,8 +48,9 @@ CONTROL_PLANE = [
 HELD = ["held_publish", "held_sequence", "held_fetch", "held_consume", "held_kept_rate"]
 UNVACUUMED = [name.replace("held", "unvacuumed") for name in HELD[:-1]]
 LATENCY = [
-    "latency_fsync", "latency_hot_p50", "latency_hot_p99", "latency_hot_max", "latency_queue_p50",
-    "latency_queue_p99", "latency_cold_p50", "latency_cold_p99",
+    "latency_fsync", "latency_hot_p50", "latency_hot_p99", "latency_hot_max",
+    "latency_hot_database", "latency_queue_p50", "latency_queue_p99", "latency_cold_p50",
+    "latency_cold_p99",
 ]  # fmt: skip
 #: On PostgreSQL alone: nobody else can wake a sequencer.
 WOKEN = ["latency_woken_p50", "latency_woken_p99"]
@@ -74,11 +75,20 @@ GATEWAY = [
     "gateway_publish_1", "gateway_publish_16", "gateway_publish_p50", "gateway_publish_p99",
     "gateway_sqs_send", "gateway_sqs_cycle", "gateway_idle",
 ]  # fmt: skip
+ACCOUNTS = [
+    "account_publish", "account_publish_quota", "account_publish_open", "account_receive",
+    "account_acknowledge",
+]  # fmt: skip
+STARTS = [
+    "start_import", "start_publisher", "start_consumer", "start_version", "start_publish"
+]  # fmt: skip
 #: The peers come from the package registries, so they are not among the tests of every run.
 NAMES = {
     "publish": ["publish_single", "publish_batch_500"],
     "bulk": ["publish_batch_500_arrays", "publish_copy", "publish_table"],
     "single": ["pgbench_single", "pgbench_tpcb", "pgbench_tpcb_plain"],
+    "accounts": ACCOUNTS,
+    "start": STARTS,
     "sequence": ["sequence", "sequence_1024_partitions", "sequence_20_topics"],
     "fetch": ["fetch", "fetch_live_ticks"],
     "consume": ["consume", "consume_class"],
@@ -105,7 +115,8 @@ NAMES = {
 PILED_UP = {"postgres": "held_dead_tuples_per_1000_events"}
 IN_UNDO = "held_undo_logs_per_1000_events"
 ALONE = {
-    "sequence", *IDLE, *NAMES["load"], "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO,
+    "sequence", *IDLE, *NAMES["load"], *STARTS, "held_kept_rate", "retained_empty_tick_buffers",
+    IN_UNDO,
     *(set(CONTROL_PLANE) - {"control_plane_ticks", "control_plane_tick_processor"}),
     *PILED_UP.values(), *LATENCY, *WOKEN, *QUEUE_BESIDE_PEER, *QUEUE_HANDLERS, "queue_delayed_p50",
     "consume_tuples", "spark_stream", "spark_stream_p50", "spark_archive",
@@ -127,7 +138,7 @@ SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_isolation_level = '
 #: They take their time, and do nothing that depends on the engine.
 SLOW = {"load", "latency", "idle"}
 #: Those that start a Spark, a Dagster or many processes.
-LONG = {"spark", "control_plane", "queue", "gateway"}
+LONG = {"spark", "control_plane", "queue", "gateway", "start"}
 #: Figures that may be nothing at all.
 OFTEN_ZERO = {*IDLE, "control_plane_idle_jvms"}
 
@@ -221,11 +232,16 @@ def test_the_held_view_is_held_until_its_end(bench: Bench) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)  # cargo builds one of them, once
+@pytest.mark.timeout(600)  # they are fetched, once
 @pytest.mark.parametrize("bench", ["postgres"], indirect=True)
 def test_the_peers_are_measured_where_they_can_be_had(bench: Bench) -> None:
     assert all(each.value > 0 and each.ratio for each in _measured(bench, "peers"))
-    assert all(each.value > 0 and each.ratio for each in _measured(bench, "queue"))
+    alone = ALONE - set(QUEUE_BESIDE_PEER)
+    for each in _measured(bench, "queue"):
+        assert each.value > 0 and (each.ratio or each.name in alone)
+    *by_clients, deadlocks = _measured(bench, "scale")
+    assert all(each.value > 0 and each.ratio for each in by_clients)
+    assert deadlocks.value == 0
 
 
 def _missing(_: Bench) -> NoReturn:
@@ -300,6 +316,7 @@ def test_pairs_alternate_and_medians_count() -> None:
         (Aim(cost=1.25), "cost <= 1.25x", (1, 0.8), (100, 0.79)),
         (Aim(value=500_000), ">= 500,000", (500_000, None), (499_999, None)),
         (Aim(at_most=100), "<= 100", (100, None), (101, None)),
+        (Aim(at_most=2.5), "<= 2.5", (2.5, None), (2.6, None)),
     ],
 )
 def test_an_aim_is_judged(
@@ -308,6 +325,7 @@ def test_an_aim_is_judged(
     for (value, ratio), verdict in ((met, True), (missed, False)):
         judged = figure("name", value, ratio=ratio, unit="", rows=1, batch=1, aim=aim)
         assert (judged.aim, judged.met) == (said, verdict)
+    assert Aim.of(said) == aim
 
 
 def test_a_wrong_choice_is_refused() -> None:

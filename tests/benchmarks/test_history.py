@@ -25,7 +25,7 @@ def _figure(name: str, value: float, unit: str = "events/s", **more: Any) -> Fig
     return replace(plain, engine="postgres", **more)
 
 
-def _run(*figures: Figure, score: Score = QUIET, date: str = "then", **settings: int) -> Run:
+def _run(*figures: Figure, score: Score = QUIET, date: str = "then", **settings: Any) -> Run:
     return Run(date, "abc", score, asdict(Settings(**settings)), figures)
 
 
