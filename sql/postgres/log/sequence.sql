@@ -31,7 +31,7 @@ BEGIN
     sequenced := 0; more := false; busy := false; grown := '{}';
     IF pg_current_xact_id_if_assigned() IS NULL THEN
         -- The lock below gives this transaction its number, so whoever took one of these ids has a smaller one.
-        SELECT s.last_value - (NOT s.is_called)::integer INTO issued FROM events_id AS s;
+        SELECT last_given('events_id', s.last_value, s.is_called) INTO issued FROM events_id AS s;
         IF is_quiet(issued, now_due) THEN
             RETURN;
         END IF;

@@ -56,7 +56,7 @@ BEGIN
     PERFORM require_read_committed('carry_positions()');
     SELECT min(s.first_id) AS first_id, max(s.last_id) AS last_id INTO full_range
     FROM slices AS s, positions_id AS i
-    WHERE s.parent = 'positions' AND s.last_id < i.last_value;
+    WHERE s.parent = 'positions' AND s.last_id < last_given('positions_id', i.last_value, i.is_called);
     IF full_range.last_id IS NULL THEN
         RETURN 0;
     END IF;

@@ -56,7 +56,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     moved record;
     target_id bigint := (SELECT t.id FROM topics AS t WHERE t.address = publish_copies.topic);
-    id_before bigint := (SELECT i.last_value FROM events_id AS i);
+    id_before bigint := (SELECT last_given('events_id', i.last_value, i.is_called) FROM events_id AS i);
 BEGIN
     IF cardinality(copies) = 0 THEN
         RETURN;

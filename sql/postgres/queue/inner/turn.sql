@@ -23,7 +23,8 @@ BEGIN
     END IF;
     last := newest_turn(queue.subscription_id);
     is_due := last.rest_until <= begun OR last.rest_until > begun + interval '5 seconds';
-    SELECT c.last_value - (NOT c.is_called)::integer INTO before FROM queue_ranges_id AS c;
+    -- All queues share this counter. A range below before + 1 that is dealt now would be seen by nobody.
+    SELECT last_given('queue_ranges_id', c.last_value, c.is_called) INTO before FROM queue_ranges_id AS c;
     IF before < last.last_id THEN
         -- What is dealt would stand below the first free range, where no receiver looks.
         PERFORM refuse_set_back('queue_ranges_id');
@@ -72,8 +73,8 @@ BEGIN
         PERFORM move_floors(queue, seen.floor_id);
     END IF;
     INSERT INTO queue_turns (subscription_id, floor_id, free_id, last_id, range_size, rest_until)
-    SELECT queue.subscription_id, seen.floor_id, seen.free_id, c.last_value - (NOT c.is_called)::integer,
-           turn_queue.range_size,
+    SELECT queue.subscription_id, seen.floor_id, seen.free_id,
+           last_given('queue_ranges_id', c.last_value, c.is_called), turn_queue.range_size,
            -- No rest while there is more to bring back than one turn takes, or a dead fleet would keep it for hours.
            CASE WHEN has_more THEN begun
                 WHEN is_due THEN rest_after(queue.subscription_id, begun)

@@ -26,6 +26,15 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
       AND NOT EXISTS (SELECT FROM slices AS l WHERE l.slice = t.relname)
 $$;
 
+-- name: last_given
+-- The last number that a counter has given out. The arguments come from its row. That row is not read under its lock:
+-- while another session takes a number, it can show one that is up to 32 too high, which the counter writes to the WAL
+-- ahead, and later a lower one again. pg_sequence_last_value() waits for that session.
+CREATE OR REPLACE FUNCTION last_given(counter regclass, last_value bigint, is_called boolean) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    SELECT CASE WHEN is_called THEN pg_sequence_last_value(counter) ELSE last_value - 1 END
+$$;
+
 -- name: numbers_elsewhere
 -- The other columns in which numbers of a counter occur. The counter has to be above those too, not only above its
 -- own table, because rows of that may have been deleted.
@@ -98,8 +107,8 @@ BEGIN
             highest := highest_number(known.source, known.source_column);
         END IF;
         EXECUTE format(
-            'SELECT setval(%L::regclass, $1) FROM %s AS s WHERE $1 > s.last_value - (NOT s.is_called)::integer',
-            known.counter, known.counter) USING highest;
+            'SELECT setval(%1$L::regclass, $1) FROM %1$s AS s WHERE $1 > last_given(%1$L, s.last_value, s.is_called)',
+            known.counter) USING highest;
     END LOOP;
 END
 $$;

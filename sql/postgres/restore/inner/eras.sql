@@ -68,11 +68,11 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     boundary_id bigint;
 BEGIN
-    SELECT GREATEST(s.last_value - (NOT s.is_called)::integer, highest_number('events', 'id')) INTO boundary_id
+    SELECT GREATEST(last_given('events_id', s.last_value, s.is_called), highest_number('events', 'id')) INTO boundary_id
     FROM events_id AS s;
     PERFORM setval('events_id', boundary_id)
     FROM events_id AS s
-    WHERE boundary_id > s.last_value - (NOT s.is_called)::integer;
+    WHERE boundary_id > last_given('events_id', s.last_value, s.is_called);
     RETURN boundary_id;
 END
 $$;
