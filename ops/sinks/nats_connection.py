@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import json
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ import nats
 from nats.aio.client import Client
 
 from ops.sinks.base import SinkMisconfigured, SinkUnavailable
+from penstock import event_loops
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ NatsMessage = tuple[str, dict[str, str], bytes]
 
 _SECONDS = 15
 _CONNECT_SECONDS = 5
+_END_SECONDS = 3
 _API = "$JS.API"
 
 
@@ -62,6 +64,7 @@ class NatsConnection:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._is_closed = False
         self._opening: asyncio.Lock | None = None
 
     def api(
@@ -72,37 +75,35 @@ class NatsConnection:
     ) -> dict[str, Any]:
         """A call of JetStream's API.  Its errors are in the answer, under `error`."""
         payload = b"" if request is None else json.dumps(request).encode()
-        return self._run(self._request((f"{_API}.{call}", {}, payload)), calls)
+        return self._run(lambda: self._request((f"{_API}.{call}", {}, payload)), calls)
 
     def send(
         self, messages: Sequence[NatsMessage], calls: NatsCalls | None = None
     ) -> dict[str, Any]:
         """Send messages, and wait for the answer to the last one."""
-        return self._run(self._send(messages), calls)
+        return self._run(lambda: self._send(messages), calls)
 
     def server(self, calls: NatsCalls | None = None) -> tuple[tuple[int, int], str, int]:
         """The version of the server, as numbers and as text, and the largest message it takes."""
-        client = self._run(self._connected(), calls)
+        client = self._run(self._connected, calls)
         version = client.connected_server_version
         return (version.major, version.minor), str(version), client.max_payload
 
     def close(self) -> None:
-        """Close the connection and end the thread."""
+        """End what is under way, close the connection, and end the thread."""
         with self._starting:
+            self._is_closed = True
             loop, self._loop = self._loop, None
         if loop is None or self._thread is None:
             return
-        with suppress(Exception):
-            asyncio.run_coroutine_threadsafe(self._drop(), loop).result(_SECONDS)
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-        loop.close()
+        asyncio.run_coroutine_threadsafe(self._wind_up(), loop)
+        self._thread.join(2 * _SECONDS)
 
-    def _run(self, work: Coroutine[Any, Any, T], calls: NatsCalls | None) -> T:
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]], calls: NatsCalls | None) -> T:
         """Do something in the thread of the loop.  It never takes longer than its time."""
-        waiting = asyncio.run_coroutine_threadsafe(
-            asyncio.wait_for(work, _SECONDS), self._running_loop()
-        )
+        with self._starting:  # after a close nothing begins in a loop that ends
+            loop = self._running_loop()
+            waiting = asyncio.run_coroutine_threadsafe(_in_time(work), loop)
         if calls is not None:
             calls.begin(waiting)
         try:
@@ -112,7 +113,7 @@ class NatsConnection:
                 raise _forbidden(self._refused) from error
             raise SinkUnavailable(f"NATS did not answer within {_SECONDS} s") from error
         except concurrent.futures.CancelledError as error:
-            is_ended = calls is not None and calls.ended
+            is_ended = self._is_closed or (calls is not None and calls.ended)
             raise SinkUnavailable(
                 "the relay has ended the call to NATS"
                 if is_ended
@@ -131,15 +132,24 @@ class NatsConnection:
             waiting.cancel()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._opening = asyncio.Lock()
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="penstock-nats", daemon=True
-                )
-                self._thread.start()
-            return self._loop
+        if self._is_closed:
+            raise SinkUnavailable("the relay has closed its connection to NATS")
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._opening = asyncio.Lock()
+            self._thread = event_loops.start(self._loop, "penstock-nats")
+        return self._loop
+
+    async def _wind_up(self) -> None:
+        """End every call, then the connection, then the loop."""
+        try:
+            await event_loops.end_tasks(_END_SECONDS)
+            await self._drop()
+            # Python 3.11 loses the end of a wait whose time has just come: it is told again.
+            await event_loops.end_tasks(_END_SECONDS)
+            await self._drop()
+        finally:
+            asyncio.get_running_loop().stop()
 
     async def _connected(self) -> Client:
         assert self._opening is not None
@@ -180,8 +190,12 @@ class NatsConnection:
     async def _drop(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            with suppress(Exception):
-                await client.close()
+            try:
+                with suppress(Exception):
+                    async with asyncio.timeout(_CONNECT_SECONDS):
+                        await client.close()
+            finally:  # it may have waited for the end of TLS
+                await _abandon(client)
 
     async def _on_close(self) -> None:
         """The client lets requests wait for their whole time after a connection was lost."""
@@ -213,8 +227,13 @@ class NatsConnection:
         return await self._request(messages[-1])
 
 
+async def _in_time(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async with asyncio.timeout(_SECONDS):
+        return await work()
+
+
 async def _abandon(client: Client) -> None:
-    """Close the socket that the client leaves open when it could not connect.
+    """Close the socket that the client leaves open when it could not connect, or close in time.
 
     Its own close would wait for an answer to the end of TLS.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
 import threading
 import time
@@ -14,11 +16,13 @@ import pytest
 from ops.sinks.address import open_sink
 from ops.sinks.base import Channel, SinkUnavailable
 from ops.sinks.guarded_http import Caller
+from ops.sinks.nats_connection import NatsCalls, NatsConnection
 from penstock.errors import SinkError
 from tests.consumers.process import until
 from tests.kit.proof import proves
 from tests.relay.blocks import block, lease
 from tests.relay.receivers import SECRET
+from tools.servers.nats import NatsServer
 
 #: Far below each time limit of a client.
 SOON = 3.0
@@ -113,6 +117,47 @@ def test_a_call_that_gets_no_answer_is_ended(kind: str, silent: Silent) -> None:
         assert took < SOON
         with pytest.raises(SinkError):  # and nothing of it is sent later
             channel.send_block(block(1, 3))
+
+
+@pytest.mark.parametrize("kind", ["while it connects", "while it waits", "aborted just before"])
+def test_the_end_of_a_nats_sink_ends_its_calls_and_leaves_nothing(
+    kind: str, silent: Silent, nats_server: NatsServer
+) -> None:
+    """Guard: end_tasks. It closed the event loop under them, so they waited for half a minute."""
+    port = silent.port if kind != "while it waits" else nats_server.port
+    connection = NatsConnection([f"nats://127.0.0.1:{port}"], {})
+    calls, asked = NatsCalls(), threading.Event()
+    if kind == "while it waits":
+        connection.server()  # it is connected
+        client: Any = connection._client
+        client.request = lambda *_, **__: _for_ever(asked)
+    found: list[str] = []
+
+    def call() -> None:
+        try:
+            connection.api("INFO", calls=calls)
+        except SinkUnavailable as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    until(lambda: silent.accepted or asked.is_set(), "the call is under way")
+    if kind == "aborted just before":
+        calls.end()
+    loop = connection._loop
+    connection.close()
+    thread.join(4 * SOON)
+    assert found == ["the relay has ended the call to NATS"]
+    assert loop is not None and loop.is_closed() and not asyncio.all_tasks(loop)
+    del loop
+    gc.collect()  # a task or a socket that was left is a warning, which is an error
+    with pytest.raises(SinkUnavailable, match="has closed its connection"):
+        connection.api("INFO")
+
+
+async def _for_ever(asked: threading.Event) -> None:
+    asked.set()
+    await asyncio.sleep(3600)
 
 
 def webhook(port: int, scheme: str = "http", **more: str) -> Channel:

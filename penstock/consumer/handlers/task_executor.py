@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from penstock import event_loops
 from penstock.consumer.handlers.executors import B, Executor, Outcome, U, failed
 from penstock.consumer.handlers.failures import HandlerTimedOut
 from penstock.database.async_connections import connect_async
@@ -85,10 +86,7 @@ class TaskExecutor(Executor[U, B]):
 
     def _open_loop(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._own_thread = threading.Thread(
-            target=_run_loop, args=(self.loop,), name="penstock-handlers", daemon=True
-        )
-        self._own_thread.start()
+        self._own_thread = event_loops.start(self.loop, "penstock-handlers")
 
     def _close(self) -> None:
         """End the event loop if this executor started it."""
@@ -168,8 +166,9 @@ class TaskExecutor(Executor[U, B]):
     @asynccontextmanager
     async def async_connection(self) -> AsyncIterator[Any]:
         """An asynchronous connection of the consumer, kept for the next unit."""
-        if self._idle_connections:
-            connection = self._idle_connections.pop()
+        idle = self._idle_connections  # of this event loop, which is left before the unit ends
+        if idle:
+            connection = idle.pop()
         else:
             connection = await connect_async(self._url, application_name=self._application_name)
         try:
@@ -178,7 +177,7 @@ class TaskExecutor(Executor[U, B]):
             if connection.closed or connection.broken:
                 await connection.close()
             else:
-                self._idle_connections.append(connection)
+                idle.append(connection)
 
     def _begin(self, unit: U) -> None:
         super()._begin(unit)
@@ -269,23 +268,13 @@ class TaskExecutor(Executor[U, B]):
             ) from error
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
 async def _wind_up(connections: list[Any]) -> None:
     """End the tasks of an event loop, and then the loop."""
-    loop = asyncio.get_running_loop()
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for each in others:
-        each.cancel()
-    if others:
-        await asyncio.wait(others, timeout=CLOSE_SECONDS)
-    await _close(connections)
-    loop.stop()
+    try:
+        await event_loops.end_tasks(CLOSE_SECONDS)
+        await _close(connections)
+    finally:
+        asyncio.get_running_loop().stop()
 
 
 async def _close(connections: list[Any]) -> None:
