@@ -45,6 +45,25 @@ class Blocks:
         finally:
             self.waiting_since = None
 
+    def next_result(self: Any, unbuffered: bool = False) -> Any:
+        """The next result of a statement that has several."""
+        self.waiting_since = time.monotonic()
+        try:
+            return super().next_result(unbuffered)  # type: ignore[misc]
+        finally:
+            self.waiting_since = None
+
+    def _read_ok_packet(self: Any) -> Any:
+        """The answer to BEGIN, COMMIT, ROLLBACK and ping, which the driver does not send by query.
+
+        It waits for each command in one of these three methods.
+        """
+        self.waiting_since = time.monotonic()
+        try:
+            return super()._read_ok_packet()  # type: ignore[misc]
+        finally:
+            self.waiting_since = None
+
     def _create_ssl_ctx(self: Any, options: Any) -> Any:
         """PyMySQL would read all certificates of the system for each connection: 20 ms."""
         return super()._create_ssl_ctx(options) if options else _unverified()  # type: ignore[misc]

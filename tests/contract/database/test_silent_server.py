@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 
@@ -197,6 +198,38 @@ def test_a_loop_that_waits_longer_than_its_lease_is_not_kept_alive(
         assert not keeper.may_beat(now)
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_wait_for_the_end_of_a_transaction_is_a_wait(
+    db: ContractDatabase, proxy: SilentProxy, end: str
+) -> None:
+    """On MySQL nobody saw it, so the lease of a loop that waits for a COMMIT never ended.
+
+    Guard: Blocks._read_ok_packet.
+    """
+    with database.connect(proxy.url) as connection:
+        seen: list[float | None] = []
+
+        def waits() -> bool:
+            seen.append(getattr(connection, "waiting_since", None))
+            return seen[-1] is not None
+
+        connection.execute("START TRANSACTION")
+        (flow,) = proxy.silence()
+
+        def leave() -> None:
+            with suppress(Exception):
+                getattr(connection, end)()
+
+        thread = threading.Thread(target=leave)
+        thread.start()
+        assert flow.swallowed.wait(20)
+        with suppress(AssertionError):
+            wait_until(waits, "somebody can see that it waits", 5)
+        flow.end()
+        thread.join(20)
+        assert seen[-1] is not None, "nobody sees it"
+
+
 def _is_in(text: bytes, handled: list[bytes]) -> bool:
     return text in handled
 
@@ -224,7 +257,8 @@ def _is_let_go(db: ContractDatabase, proxy: SilentProxy, monkeypatch: pytest.Mon
         ended: list[int] = []
 
         def is_decided() -> bool:
-            ended.append(sweep(own).expired_consumers)
+            if waiting.keeper.is_stuck():  # else a late heartbeat would look like none
+                ended.append(sweep(own).expired_consumers)
             return any(ended) or waiting.keeper.last_success > until
 
         wait_until(is_decided, "the lease ends, or the heartbeats go on and on")
