@@ -198,6 +198,7 @@ def test_a_loop_that_waits_longer_than_its_lease_is_not_kept_alive(
         assert not keeper.may_beat(now)
 
 
+@proves("a silent connection stops nobody")
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_wait_for_the_end_of_a_transaction_is_a_wait(
     db: ContractDatabase, proxy: SilentProxy, end: str

@@ -20,6 +20,7 @@ from penstock.errors import LogBehind
 from penstock.log.histories import histories
 from tests.guards import without_guard
 from tests.kit.log import Connection, drain, put, texts, topic, value
+from tests.kit.proof import proves
 from tests.kit.queue import acknowledge, filled, more, receive
 
 #: Who reads a counter without its lock, and why it may be too high there.
@@ -37,6 +38,7 @@ MAY_BE_HIGH = {
 }
 
 
+@proves("S21 beside busy counters")
 def test_only_these_read_a_counter_without_its_lock() -> None:
     """The others get a number that may be compared with one that is read later: last_given."""
     found = set()
@@ -94,6 +96,7 @@ def _went_back(connection: Connection, read: str, times: int) -> int:
 LOCKED = "penstock.last_given('penstock.events_id', s.last_value, s.is_called)"
 
 
+@proves("S21 beside busy counters")
 def test_the_last_number_of_a_counter_does_not_go_back(
     connection: Connection, database_url: str
 ) -> None:
@@ -103,6 +106,7 @@ def test_the_last_number_of_a_counter_does_not_go_back(
 
 
 @pytest.mark.long
+@proves("S21 beside busy counters", guard="last_given")
 def test_a_look_without_the_lock_goes_back(connection: Connection, database_url: str) -> None:
     """Mutant: one such look in some thousands."""
     with _taking(database_url, "penstock.events_id"):
@@ -123,6 +127,7 @@ def _showing_more(
     without_guard(connection, function, f"{number} + 20{after}", number + after)
 
 
+@proves("S21 beside busy counters", guard="last_given")
 def test_without_the_lock_a_busy_log_begins_a_history(connection: Connection) -> None:
     """All consumers lost their leases, and relays and archives began anew."""
     topic(connection)
@@ -135,6 +140,7 @@ def test_without_the_lock_a_busy_log_begins_a_history(connection: Connection) ->
     assert [each.history for each in histories(connection)] == [1, 2]
 
 
+@proves("S21 beside busy counters", guard="last_given")
 def test_without_the_lock_a_queue_loses_events(connection: Connection) -> None:
     """They were dealt below the number where receivers look, and the position passed them."""
     filled(connection, 1, visibility_seconds=3600)
@@ -148,6 +154,7 @@ def test_without_the_lock_a_queue_loses_events(connection: Connection) -> None:
     assert receive(connection) == []
 
 
+@proves("S21 beside busy counters", guard="last_given")
 def test_without_the_lock_a_receiver_gets_an_error(connection: Connection) -> None:
     """As if something had set the counter back."""
     filled(connection, 1)
