@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from operator import add, sub
 from typing import TYPE_CHECKING, Any
 
 from ops.relay.status import relay_status
@@ -85,50 +86,67 @@ class SinkResult:
 
 
 class _Served:
-    """One sink while it is served: the relay goes on in every turn where it was."""
+    """One sink while it is served: it stays open, and its relay goes on in every turn."""
 
     def __init__(self, name: str, open_sink: Callable[[], Sink], made: Callable[[Sink], Relay]):
         self.name = name
         self._open, self._made = open_sink, made
-        self._events = self._blocks = self._letters = self._failures = 0
+        self._relay: Relay | None = None
+        self._connection: Any = None
+        self._kept = ExitStack()
+        #: Events, blocks, dead letters and failures: of all relays, and of the one that is there.
+        self._counts = self._of_this = (0, 0, 0, 0)
         self._drained, self._error = False, ""
 
     def turn(self, seconds: float) -> tuple[bool, float | None]:
         """Serve it; whether it has everything, and the seconds of a block (None: it took none)."""
-        begun, blocks, failures = time.monotonic(), self._blocks, self._failures
+        begun, before = time.monotonic(), self._counts
         try:
-            with closing(self._open()) as sink:
-                self._note(self._made(sink).run_for(seconds))
+            self._note(self._present().send_for(self._connection, seconds))
         except Exception as error:
             if is_interruption(error):
                 raise
             log.warning("the sink %s cannot be served: %s", self.name, error_text(error))
+            self.close()
             self._error, self._drained = error_text(error), False
-            self._failures += 1
-        taken = self._blocks - blocks
+            self._count((0, 0, 0, 1))
+        taken = self._counts[1] - before[1]
         if taken:
             return self._drained, (time.monotonic() - begun) / taken
-        return self._drained, None if self._failures > failures else 0.0
+        return self._drained, None if self._counts[3] > before[3] else 0.0
+
+    def close(self) -> None:
+        """Leave, and close the sink.  The next turn opens it again."""
+        self._relay, self._of_this = None, (0, 0, 0, 0)
+        try:
+            self._kept.close()
+        except Exception as error:
+            log.warning("the sink %s was not left in order: %s", self.name, error_text(error))
+
+    def _present(self) -> Relay:
+        if self._relay is None:
+            with ExitStack() as opening:
+                sink = opening.enter_context(closing(self._open()))
+                relay = self._made(sink)
+                self._connection = opening.enter_context(relay.joined())
+                self._kept = opening.pop_all()
+            self._relay = relay
+        return self._relay
 
     def _note(self, done: RelayResult) -> None:
-        self._events += done.events
-        self._blocks += done.blocks
-        self._letters += done.dead_letters
-        self._failures += done.failures
+        now = (done.events, done.blocks, done.dead_letters, done.failures)
+        self._count(tuple(map(sub, now, self._of_this)))
+        self._of_this = now
         self._drained = done.drained
         self._error = done.last_error or ("" if done.drained else self._error)
 
+    def _count(self, more: tuple[int, ...]) -> None:
+        events, blocks, letters, failures = map(add, self._counts, more)
+        self._counts = events, blocks, letters, failures
+
     def result(self) -> SinkResult:
         """What was done until now."""
-        return SinkResult(
-            self.name,
-            self._events,
-            self._blocks,
-            self._letters,
-            self._failures,
-            self._drained,
-            self._error,
-        )
+        return SinkResult(self.name, *self._counts, drained=self._drained, last_error=self._error)
 
 
 def serve(
@@ -151,27 +169,43 @@ def serve(
         name: _Served(name, opened, lambda sink, name=name: made(name, sink))  # type: ignore[misc]
         for name, opened in sinks.items()
     }
-    turns = SinkTurns(served)
     with ThreadPoolExecutor(threads, thread_name_prefix="relay-sink") as pool:
-        busy: dict[Future[tuple[bool, float | None]], str] = {}
-        while (turns or busy) and not stop.is_set():
-            left = TURN_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                break
-            has_room = threads >= len(turns) + len(busy) and deadline is not None
-            while len(busy) < threads and (name := turns.take()) is not None:
-                seconds = left if has_room else min(left, TURN_SECONDS)
-                busy[pool.submit(served[name].turn, seconds)] = name
-            done, _ = wait(busy, timeout=IDLE_SECONDS, return_when=FIRST_COMPLETED)
-            if not busy:
-                stop.wait(min(left, IDLE_SECONDS))
-            for each in done:
-                name = busy.pop(each)
-                drained, seconds_of_block = each.result()
-                turns.served(name, seconds_of_block)
-                if deadline is None or not drained:
-                    turns.ask(name, IDLE_SECONDS if drained else 0.0)
+        try:
+            _take_turns(served, pool, threads, deadline, stop)
+        finally:
+            for each in served.values():
+                pool.submit(each.close)
     return [each.result() for each in served.values()]
+
+
+def _take_turns(
+    served: Mapping[str, _Served],
+    pool: ThreadPoolExecutor,
+    threads: int,
+    deadline: float | None,
+    stop: threading.Event,
+) -> None:
+    """Until everything was sent, the time is over, or somebody says so.  No turn is under way."""
+    turns = SinkTurns(served)
+    busy: dict[Future[tuple[bool, float | None]], str] = {}
+    while (turns or busy) and not stop.is_set():
+        left = TURN_SECONDS if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            break
+        has_room = threads >= len(turns) + len(busy) and deadline is not None
+        while len(busy) < threads and (name := turns.take()) is not None:
+            seconds = left if has_room else min(left, TURN_SECONDS)
+            busy[pool.submit(served[name].turn, seconds)] = name
+        done, _ = wait(busy, timeout=IDLE_SECONDS, return_when=FIRST_COMPLETED)
+        if not busy:
+            stop.wait(min(left, IDLE_SECONDS))
+        for each in done:
+            name = busy.pop(each)
+            drained, seconds_of_block = each.result()
+            turns.served(name, seconds_of_block)
+            if deadline is None or not drained:
+                turns.ask(name, IDLE_SECONDS if drained else 0.0)
+    wait(busy)
 
 
 @dataclass(frozen=True, slots=True)

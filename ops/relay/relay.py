@@ -131,29 +131,43 @@ class Relay(Rounds):
         A failing sink is tried again meanwhile.  With ``until_drained`` it also waits for the
         partitions that others hold: one that died holds them until its lease ends.
         """
+        with self.joined() as connection:
+            return self.send_for(connection, max_seconds, until_drained=until_drained)
+
+    @contextmanager
+    def joined(self) -> Iterator[Connection]:
+        """A connection for :meth:`send_for`, as often as the caller likes.
+
+        Leases and channels of the sink are kept until the end of the block.
+        """
+        with self.keeper, self._lanes_closed(), self.open() as connection:
+            self._prove(connection)
+            yield connection
+
+    def send_for(
+        self, connection: Connection, max_seconds: float, *, until_drained: bool = False
+    ) -> RelayResult:
+        """As :meth:`run_for`, within :meth:`joined`.  The result counts from the beginning."""
         deadline = time.monotonic() + max_seconds
         pause = threading.Event()
-        with self.keeper, self._lanes_closed(), self.open() as connection:
-            self._begins = True
-            self._prove(connection)
-            while time.monotonic() < deadline:
-                if self.turn(connection):
-                    continue
-                if self._lanes.busy:
-                    self._lanes.wait(_MICRO_BATCH_POLL_SECONDS)
-                elif not self._waits() and not (until_drained and self._lags(connection)):
-                    break
-                else:
-                    pause.wait(_MICRO_BATCH_POLL_SECONDS)
-            self._finish(connection)
-            drained = not self._lags(connection)
+        self._begins = True
+        while time.monotonic() < deadline:
+            if self.turn(connection):
+                continue
+            if self._lanes.busy:
+                self._lanes.wait(_MICRO_BATCH_POLL_SECONDS)
+            elif not self._waits() and not (until_drained and self._lags(connection)):
+                break
+            else:
+                pause.wait(_MICRO_BATCH_POLL_SECONDS)
+        self._finish(connection)
         stats = self.stats
         return RelayResult(
             stats.events,
             stats.batches,
             self.dead_letters,
             stats.failures,
-            drained,
+            not self._lags(connection),
             stats.last_error,
             self.left_out,
         )

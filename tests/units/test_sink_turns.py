@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -72,12 +73,18 @@ class _Relay:
     def __init__(self, name: str, left: dict[str, int], told: list[str]) -> None:
         self.name, self.left, self.told = name, left, told
 
-    def run_for(self, seconds: float) -> RelayResult:
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        yield
+
+    def send_for(self, _: None, seconds: float) -> RelayResult:
         self.told.append(self.name)
+        turns = self.told.count(self.name)
         if self.name == "dead":
-            return RelayResult(0, 0, 0, 1, drained=False, last_error="away")
+            return RelayResult(0, 0, 0, turns, drained=False, last_error="away")
         self.left[self.name] -= 1
-        return RelayResult(5, 1, 0, 0, drained=not self.left[self.name], last_error="")
+        drained = not self.left[self.name]
+        return RelayResult(5 * turns, turns, 0, 0, drained=drained, last_error="")
 
 
 def _served(
@@ -122,13 +129,34 @@ def test_what_one_sink_raises_stops_no_other() -> None:
     assert "set up wrong" in dead.last_error
 
 
+def test_a_sink_is_opened_once_and_again_after_what_it_raises() -> None:
+    """Not in every turn.  Guard: _Served keeps its relay."""
+    opened = []
+
+    class Breaks(_Relay):
+        def send_for(self, _: None, seconds: float) -> RelayResult:
+            if self.told.count(self.name) == 3:
+                self.told.append(self.name)
+                raise SinkError("gone")
+            return super().send_for(_, seconds)
+
+    def opens() -> Any:
+        opened.append("a")
+        return _Sink()
+
+    left, told = {"a": 5}, list[str]()
+    (done,) = serve({"a": opens}, lambda *_: Breaks("a", left, told), threads=1, max_seconds=30)  # type: ignore[arg-type]
+    assert (len(told), done.drained, done.failures) == (6, True, 1)
+    assert len(opened) == 2
+
+
 def test_it_ends_when_it_is_told_to() -> None:
     """Without an end in time it goes on after everything was sent."""
     stop = threading.Event()
     turns = []
 
     class Once(_Relay):
-        def run_for(self, seconds: float) -> RelayResult:
+        def send_for(self, _: None, seconds: float) -> RelayResult:
             turns.append(seconds)
             if len(turns) == 2:
                 stop.set()
