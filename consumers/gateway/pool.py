@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import select
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 #: A call that takes longer is ended by the database.
 CALL_TIMEOUT_MS = 15_000
+#: What there is to read on an idle connection: its end, or why the server ends it.
+_HUNG_UP = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,18 @@ class Pool:
         self._opened: set[Any] = set()
         self._executor = ThreadPoolExecutor(connections, thread_name_prefix=f"gateway-{name}")
 
-    async def run(self, principal: Principal | None, work: Callable[[Any], T]) -> T:
-        """What ``work`` returns for a connection, in a transaction that acts for the principal."""
+    async def run(
+        self, principal: Principal | None, work: Callable[[Any], T], *, once: bool = False
+    ) -> T:
+        """What ``work`` returns for a connection, in a transaction that acts for the principal.
+
+        Without one, it gets the connection as it is, and is run again if that turns out to be lost.
+        With ``once`` it is not: what it did is not known then.
+        """
         loop = asyncio.get_running_loop()
         turn = await self._turn(principal.account_id if principal is not None else OWN)
         begun = loop.time()
-        call = functools.partial(self._on_own, principal, work)
+        call = functools.partial(self._on_own, principal, work, once=once)
         running = loop.run_in_executor(self._executor, call)
 
         def ended(_: object) -> None:
@@ -113,9 +122,11 @@ class Pool:
             with suppress(Exception):  # it may be lost already
                 connection.close()
 
-    def _on_own(self, principal: Principal | None, work: Callable[[Any], T]) -> T:
+    def _on_own(
+        self, principal: Principal | None, work: Callable[[Any], T], *, once: bool = False
+    ) -> T:
         for is_last in (False, True):
-            is_begun = False
+            is_begun = once
             connection = self._connection()
             try:
                 if principal is None:
@@ -132,14 +143,20 @@ class Pool:
     def _is_lost(self, connection: Any, error: Exception) -> bool:
         is_lost = database.is_unavailable(error)
         if is_lost or not _is_usable(connection):
-            self._own.connection = None
-            self._opened.discard(connection)
-            with suppress(Exception):  # it is lost
-                connection.close()
+            self._drop(connection)
         return is_lost
+
+    def _drop(self, connection: Any) -> None:
+        self._own.connection = None
+        self._opened.discard(connection)
+        with suppress(Exception):  # it is lost
+            connection.close()
 
     def _connection(self) -> Any:
         connection = getattr(self._own, "connection", None)
+        if connection is not None and _is_hung_up(connection):
+            self._drop(connection)
+            connection = None
         if connection is None:
             connection = database.connect(
                 self._url,
@@ -156,6 +173,13 @@ class Pool:
 def _is_usable(connection: Any) -> bool:
     """False for one that `acting` has closed after an error."""
     return not getattr(connection, "closed", False) and getattr(connection, "open", True)
+
+
+def _is_hung_up(connection: Any) -> bool:
+    """Whether the server has closed a connection that was idle: it asks only this machine."""
+    looks = select.poll()
+    looks.register(getattr(connection, "_sock", connection), _HUNG_UP)  # PyMySQL's, or psycopg's
+    return bool(looks.poll(0))
 
 
 def _limit_waits(connection: Any, milliseconds: int) -> None:

@@ -3,6 +3,10 @@
 A publish in a transaction of its own costs about seven times as much.  Nobody waits on purpose:
 while a connection is free, a publish goes at once, and what comes while all are busy goes together.
 
+Plain publishes of all accounts share a transaction: the database checks each account by itself, and
+leaves out what it may not or does not take.  That the account sends again in a transaction of its
+own, which says what is wrong.
+
 A publish that may be repeated brings a claim: a text that no second event has for some minutes.
 Claims wait for those of other transactions, so such publishes have lines of their own.
 """
@@ -11,37 +15,39 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import penstock
 from consumers.gateway.answers import Refused
+from consumers.gateway.lanes import MOST_ACCOUNTS, Outgoing, Part, PublishLane, Unpublished
 from consumers.gateway.pool import Pool, Principal
-from consumers.gateway.turns import Turn, Turns
+from consumers.gateway.turns import Turn
 from penstock import database
-from penstock.driver_errors import errno_of, sqlstate_of
+from penstock.driver_errors import driver_error, errno_of, sqlstate_of
 from penstock.errors import AccountNotFound, BackPressure, TopicNotFound, UsageError
 from penstock.publishing import recent_sends
 from penstock.publishing.event_ids import uuid7s
+from penstock.publishing.for_accounts import AccountTopic, is_plain, publish_for_accounts
 from penstock.publishing.recent_sends import Send
-from penstock.publishing.refusals import refusals, require_possible
+from penstock.publishing.refusals import refusals
+from penstock.publishing.rows import row
 from penstock.records import Message
 
-MOST_EVENTS = 1_000
-#: So many are joined at most: a batch of SQS.
-_MOST_JOINED = 10
-MOST_BYTES = 4_194_304
 #: Of an account, so much may wait.
 MOST_WAITING_BYTES = 67_108_864
 #: Of a batch that was refused, so many parts are tried; what is still mixed then is refused.
 MOST_TRIES = 128
 #: A text that was claimed is free again after so long: what SQS promises.
 CLAIM_SECONDS = 300.0
+#: How long a topic is remembered whose events go by themselves, and how many are.
+_UNSHARED_SECONDS = 10.0
+_MOST_UNSHARED = 1_000
 #: After these, nothing was written.
 _REFUSALS = (UsageError, BackPressure)
 #: Nor when a lock was waited for too long: PostgreSQL's and MySQL's error.  That takes as long as
@@ -51,45 +57,16 @@ _TRIES_OF_A_WAIT = 8
 _NAMED = re.compile(r"event \d+(?:: | for topic \"[^\"]*\": )")
 
 
-class Outgoing(NamedTuple):
-    """An event to publish, and the text that makes a repetition of it known as one."""
-
-    message: Message
-    claim: str | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Unpublished:
-    outgoing: Outgoing
-    published: asyncio.Future[UUID]
-    #: It goes in the batch of the one before.
-    is_joined: bool = False
-
-    @property
-    def size(self) -> int:
-        return len(self.outgoing.message.payload) + 256
-
-
-@dataclass(slots=True)
-class _Line:
-    """What waits of one account and key."""
-
-    waiting: deque[_Unpublished] = field(default_factory=deque)
-    size: int = 0
-
-
-#: By which key, and whether the publishes bring claims.
-_Place = tuple[Principal, bool]
-
-
 class Coalescer:
     """Publishes for all callers; accounts take turns by what they publish, in bytes."""
 
     def __init__(self, pool: Pool, at_a_time: int) -> None:
         self._pool = pool
-        self._turns = Turns(at_a_time)
-        #: Of each account, what waits by the key that was shown.
-        self._lines: dict[str, OrderedDict[_Place, _Line]] = {}
+        self._plain = PublishLane(at_a_time, MOST_ACCOUNTS)
+        self._claiming = PublishLane(at_a_time, 1)
+        #: Topics of which events were left out of a transaction that is shared, and were good: so
+        #: long they go by themselves.
+        self._unshared: dict[str, float] = {}
         self._running: set[asyncio.Task[None]] = set()
         self.batches = 0
         self.events = 0
@@ -108,78 +85,143 @@ class Coalescer:
         claim: an earlier one for a repetition.
         """
         loop = asyncio.get_running_loop()
-        given = [_Unpublished(each, loop.create_future()) for each in wanted]
-        possible: list[_Unpublished] = []
-        for each in given:
-            each.published.add_done_callback(_seen)
+        given: list[asyncio.Future[UUID]] = []
+        possible: list[Unpublished] = []
+        for each in wanted:
+            published = loop.create_future()
+            published.add_done_callback(_seen)
+            given.append(published)
             try:
-                require_possible(each.outgoing.message)
+                made = row(each.message)
             except UsageError as error:
-                each.published.set_exception(error)
+                published.set_exception(error)
                 continue
-            each.is_joined = bool(possible)
-            possible.append(each)
+            possible.append(Unpublished(each, made, published, is_joined=bool(possible)))
         if possible:
             self._wait(principal, possible)
         # Shielded: the event may be in a batch already when its caller goes away.
-        return [asyncio.shield(each.published) for each in given]
+        return [asyncio.shield(each) for each in given]
 
-    def _wait(self, principal: Principal, given: list[_Unpublished]) -> None:
-        size = sum(each.size for each in given)
-        if self._size(principal.account_id) + size > MOST_WAITING_BYTES:
+    def _wait(self, principal: Principal, given: list[Unpublished]) -> None:
+        lanes = (self._plain, self._claiming)
+        waiting = sum(each.size_of(principal.account_id) for each in lanes)
+        if waiting + sum(each.size for each in given) > MOST_WAITING_BYTES:
             raise Refused(429, "too much of this account waits", {"Retry-After": "1"})
-        place = (principal, given[0].outgoing.claim is not None)
-        lines = self._lines.setdefault(principal.account_id, OrderedDict())
-        if place not in lines:
-            lines[place] = _Line()
-            self._turns.wait(principal.account_id)
-        line = lines[place]
-        line.waiting.extend(given)
-        line.size += size
-        self._go_on()
+        lane = lanes[given[0].outgoing.claim is not None]
+        lane.wait(principal, given)
+        self._go_on(lane)
 
-    def _size(self, account_id: str) -> int:
-        present = self._lines.get(account_id)
-        return sum(each.size for each in present.values()) if present else 0
-
-    def _go_on(self) -> None:
-        while (turn := self._turns.begin()) is not None:
-            lines = self._lines[turn.account]
-            place, line = lines.popitem(last=False)
-            batch = _taken(line)
-            if line.waiting:
-                lines[place] = line  # at the end: the other keys of the account come first
-                self._turns.wait(turn.account)
-            elif not lines:
-                del self._lines[turn.account]
-            self._turns.charge(turn, sum(each.size for each in batch))
-            task = asyncio.create_task(self._send(place[0], batch))
+    def _go_on(self, lane: PublishLane) -> None:
+        while True:
+            turns, parts = lane.next_group()
+            if not turns:
+                return
+            task = asyncio.create_task(self._send(lane, parts))
             self._running.add(task)
-            task.add_done_callback(partial(self._done, turn))
+            task.add_done_callback(partial(self._done, lane, turns))
 
-    def _done(self, turn: Turn, task: asyncio.Task[None]) -> None:
+    def _done(self, lane: PublishLane, turns: list[Turn], task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        self._turns.end(turn)
-        self._go_on()
+        for turn in turns:
+            lane.turns.end(turn)
+        self._go_on(lane)
 
-    async def _send(self, principal: Principal, batch: list[_Unpublished]) -> None:
+    async def _send(self, lane: PublishLane, parts: list[Part]) -> None:
+        refused: list[Part] = []
+        if lane is self._plain:
+            parts, refused = await self._send_together(parts)
+        for principal, batch in parts:
+            if batch:
+                await self._send_alone(principal, batch, [publish_together, publish_apart])
+        for principal, batch in refused:
+            made = await self._send_alone(principal, batch, [publish_apart])
+            self._note_unshared(batch, made)
+
+    async def _send_together(self, parts: list[Part]) -> tuple[list[Part], list[Part]]:
+        """Publish the plain events of all of them.
+
+        Returns what was not tried, and what was left out, which has to say why.
+        """
+        left = [each for each in parts if not self._may_share(each)]
+        lines: dict[AccountTopic, int] = {}
+        given: list[tuple[Principal, int, Unpublished]] = []
+        for principal, batch in filter(self._may_share, parts):
+            for one in batch:
+                line = AccountTopic(principal.account_id, principal.key_id, one.row.topic)
+                given.append((principal, lines.setdefault(line, len(lines)), one))
+        if not given:
+            return left, []
+        events = [(number, one.row) for _, number, one in given]
+        work = partial(publish_for_accounts, lines=list(lines), events=events)
+        try:
+            places = await self._pool.run(None, work, once=True)
+        except Exception as error:
+            if _wrote_nothing(error):
+                return parts, []
+            # Whether it is there is not known: nothing is sent again.
+            for _, _, one in given:
+                _answer(one, error)
+            return left, []
+        if places is None:
+            return parts, []
+        return left, self._answered(given, set(places))
+
+    def _may_share(self, part: Part) -> bool:
+        now = asyncio.get_running_loop().time()
+        return all(
+            is_plain(each.row) and self._unshared.get(each.row.topic, now) <= now
+            for each in part[1]
+        )
+
+    def _note_unshared(self, batch: list[Unpublished], made: list[UUID | Exception]) -> None:
+        """Topics that take their events in another way, for example below a limit."""
+        if len(self._unshared) > _MOST_UNSHARED:
+            self._unshared.clear()
+        until = asyncio.get_running_loop().time() + _UNSHARED_SECONDS
+        for one, result in zip(batch, made, strict=False):
+            if isinstance(result, UUID):
+                self._unshared[one.row.topic] = until
+
+    def _answered(
+        self, given: list[tuple[Principal, int, Unpublished]], refused: set[int]
+    ) -> list[Part]:
+        """Answer what is published; returns the rest."""
+        self.batches += 1
+        self.events += len(given) - len(refused)
+        alone: dict[Principal, list[Unpublished]] = defaultdict(list)
+        for place, (principal, _, one) in enumerate(given):
+            if place in refused:
+                alone[principal].append(one)
+            else:
+                _answer(one, one.row.event_id)
+        return list(alone.items())
+
+    async def _send_alone(
+        self, principal: Principal, batch: list[Unpublished], ways: Sequence[Callable[..., Any]]
+    ) -> list[UUID | Exception]:
+        """Publish events in a transaction that acts for their account.
+
+        After a refusal, in the next one of these ways.  Returns what each event got.
+        """
         wanted = [each.outgoing for each in batch]
+        way, *others = ways if len(batch) > 1 else ways[:1]
+        made: list[UUID | Exception]
         try:
             try:
-                made = await self._run(principal, publish_together, wanted)
+                made = await self._run(principal, way, wanted)
             except Exception as error:
-                if not _is_refusal(error) or len(batch) == 1:
+                if not others or not _is_refusal(error):
                     raise
-                made = await self._run(principal, publish_apart, wanted)
+                made = await self._run(principal, others[0], wanted)
         except Exception as error:
             # Whether it is there is not known, or it is the same for all: nothing is sent again.
-            for one in batch:
-                _answer(one, _alone(error))
-            return
-        self.batches += 1
-        self.events += sum(isinstance(each, UUID) for each in made)
+            made = [_alone(error)] * len(batch)
+        else:
+            self.batches += 1
+            self.events += sum(isinstance(each, UUID) for each in made)
         for one, result in zip(batch, made, strict=True):
             _answer(one, result)
+        return made
 
     async def _run(
         self, principal: Principal, work: Callable[..., Any], wanted: list[Outgoing]
@@ -219,7 +261,8 @@ def publish_apart(connection: Any, wanted: Sequence[Outgoing]) -> list[UUID | Ex
     """
     messages = [each.message for each in wanted]
     made: list[UUID | Exception | None] = [*refusals(connection, messages)]
-    left = [[place for place, each in enumerate(made) if each is None]]
+    possible = [place for place, each in enumerate(made) if each is None]
+    left = [possible] if possible else []
     tries = 0
     while left:
         some = left.pop()
@@ -249,6 +292,12 @@ def _is_refusal(error: Exception) -> bool:
     if isinstance(error, AccountNotFound):
         return False
     return isinstance(error, _REFUSALS) or (errno_of(error) or sqlstate_of(error)) in _LOCKED
+
+
+def _wrote_nothing(error: Exception) -> bool:
+    """Whether a transaction of many accounts was refused for what one of them may have sent."""
+    kinds = {each.__name__ for each in type(driver_error(error)).__mro__}
+    return _is_refusal(error) or bool(kinds & {"DataError", "ProgramLimitExceeded"})
 
 
 def _parts(some: list[int], messages: Sequence[Message], error: Exception) -> list[list[int]]:
@@ -282,7 +331,7 @@ def _alone(error: Exception) -> Exception:
     return type(error)(_NAMED.sub("", error.message, count=1), hint=error.hint)
 
 
-def _answer(one: _Unpublished, result: UUID | Exception) -> None:
+def _answer(one: Unpublished, result: UUID | Exception) -> None:
     if one.published.done():
         return
     if isinstance(result, Exception):
@@ -295,19 +344,3 @@ def _seen(published: asyncio.Future[UUID]) -> None:
     """Its caller may have gone, and then nobody else looks at the error."""
     if not published.cancelled():
         published.exception()
-
-
-def _taken(line: _Line) -> list[_Unpublished]:
-    batch: list[_Unpublished] = []
-    size = 0
-    while line.waiting and (
-        not batch
-        or line.waiting[0].is_joined
-        or (len(batch) < MOST_EVENTS - _MOST_JOINED and size < MOST_BYTES)
-    ):
-        one = line.waiting.popleft()
-        line.size -= one.size
-        if not one.published.cancelled():
-            size += one.size
-            batch.append(one)
-    return batch

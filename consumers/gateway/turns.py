@@ -35,6 +35,8 @@ class Turn:
 
     account: str
     charged: float
+    #: False: it shares the place of another one.
+    has_place: bool = True
 
 
 class Turns:
@@ -85,24 +87,41 @@ class Turns:
 
         Until it is known what the turn costs, it is charged what the account's turns have cost.
         """
-        passed: list[tuple[float, int, str]] = []
+        passed: list[str] = []
         try:
-            while self._free and self._line:
-                time, number, account = heapq.heappop(self._line)
+            while self._free and (account := self._next()) is not None:
                 found = self._accounts[account]
-                found.is_listed = False
-                if not found.waiting:
-                    continue
-                if time != found.time:
-                    self._list(account, found)  # it was charged since
-                elif found.running and self._free == 1 and self._places > 1 and account != OWN:
-                    passed.append((time, number, account))
+                if found.running and self._free == 1 and self._places > 1 and account != OWN:
+                    passed.append(account)
                 else:
+                    self._free -= 1
                     return self._begun(account, found)
             return None
         finally:
-            for _, _, account in passed:
+            for account in passed:
                 self._list(account, self._accounts[account])
+
+    def join(self) -> Turn | None:
+        """The turn of the account that is next, in the place of the turn that was begun last."""
+        account = self._next()
+        if account is None:
+            return None
+        turn = self._begun(account, self._accounts[account])
+        turn.has_place = False
+        return turn
+
+    def _next(self) -> str | None:
+        """The account with the least time of those that wait.  It is taken from the line."""
+        while self._line:
+            time, _, account = heapq.heappop(self._line)
+            found = self._accounts[account]
+            found.is_listed = False
+            if not found.waiting:
+                continue
+            if time == found.time:
+                return account
+            self._list(account, found)  # it was charged since
+        return None
 
     def charge(self, turn: Turn, cost: float) -> None:
         """The turn costs so much."""
@@ -115,7 +134,7 @@ class Turns:
         """Its place is free again."""
         found = self._accounts[turn.account]
         found.running -= 1
-        self._free += 1
+        self._free += turn.has_place
         if not (self.waiting or found.running or found.is_listed):
             del self._accounts[turn.account]  # nobody waits: there is nothing to make up for
 
@@ -125,7 +144,6 @@ class Turns:
         found.running += 1
         found.time += found.expected
         self.waiting -= 1
-        self._free -= 1
         if found.waiting:
             self._list(account, found)
         return Turn(account, found.expected)

@@ -13,6 +13,7 @@ OPERATIONS = {
     "publish_batch": "publish_batch",
     "publish_columns": "publish_batch",  # the short way of a batch on PostgreSQL
     "publish_packed": "publish_batch",  # that on MySQL
+    "publish_for_accounts": "publish_batch",
     "poll": "poll",
     "commit": "commit",
 }

@@ -34,14 +34,22 @@ def packed(rows: Sequence[Row]) -> dict[str, Any] | None:
 
     That is a batch with a delay or a dedup key, or one that is too large for one statement.
     """
+    topics: dict[str, int] = {}
+    numbers = [topics.setdefault(each.topic, len(topics)) for each in rows]
+    found = packed_by(numbers, rows)
+    return found and {"topics": json.dumps(list(topics))} | found
+
+
+def packed_by(numbers: Sequence[int], rows: Sequence[Row]) -> dict[str, Any] | None:
+    """The same, with the number of each event's topic given, and without the topics."""
     if len(rows) > _MOST_EVENTS or any(row.not_before or row.dedup_key is not None for row in rows):
         return None
     values = [row.event_id.bytes for row in rows]
     size = _ID_BYTES * len(rows)
-    topics: dict[str, int] = {}
     kinds: dict[tuple[str, str], str] = {}
     heads = []
-    for topic, payload, key, kind, content_type, headers, _, partition, _, _ in rows:
+    for number, row in zip(numbers, rows, strict=True):
+        _, payload, key, kind, content_type, headers, _, partition, _, _ = row
         places = kinds.get((kind, content_type))
         if places is None:
             named, media = kind.encode(), content_type.encode()
@@ -58,7 +66,7 @@ def packed(rows: Sequence[Row]) -> dict[str, Any] | None:
         heads.append(
             _HEAD
             % (
-                topics.setdefault(topic, len(topics)), "-" if partition is None else partition,
+                number, "-" if partition is None else partition,
                 size + 1, "-" if key is None else len(keyed), places,
                 after_key + 1, "-" if headers is None else len(noted),
                 after_headers + 1, len(payload),
@@ -68,7 +76,6 @@ def packed(rows: Sequence[Row]) -> dict[str, Any] | None:
         if size > _MOST_BYTES:
             return None
     return {
-        "topics": json.dumps(list(topics)),
         "heads": "".join(heads).encode(),
         "body": b"".join(values),
     }

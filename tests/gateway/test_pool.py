@@ -16,7 +16,9 @@ from consumers.gateway.pool import Pool, Principal
 class _Pool(Pool):
     """A pool whose calls need no database."""
 
-    def _on_own(self, principal: Principal | None, work: Callable[[Any], Any]) -> Any:
+    def _on_own(
+        self, principal: Principal | None, work: Callable[[Any], Any], *, once: bool = False
+    ) -> Any:
         return work(principal)
 
 

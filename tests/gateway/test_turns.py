@@ -142,3 +142,24 @@ def test_it_forgets_accounts_that_want_nothing() -> None:
             turns.charge(turn, 1.0)
             turns.end(turn)
         assert len(turns._accounts) <= 1_100
+
+
+def test_who_joins_takes_no_place_and_is_next() -> None:
+    """The first has the place; the others share it, the one with the least time first."""
+    turns = Turns(1)
+    for account, cost in (("dear", 9.0), ("cheap", 1.0)):
+        turns.wait(account)
+        assert _done(turns, cost) == account
+    for account in ("dear", "cheap", "new"):
+        turns.wait(account)
+    first = turns.begin()
+    assert first is not None
+    joined = [turns.join(), turns.join()]
+    assert turns.join() is None
+    for each in joined:
+        assert each is not None
+        turns.end(each)
+    turns.wait("late")
+    assert turns.begin() is None
+    turns.end(first)
+    assert turns.begin() is not None

@@ -187,6 +187,7 @@ publish                 . . g . o p .
 publish_batch           . . g . o p .
 publish_bulk            . . . . o p .
 publish_columns         . . g . o p .
+publish_for_accounts    . . g . . . .
 publish_json            . . g . o p .
 publish_packed          . . g . o p .
 publish_relayed         . . . . o p .

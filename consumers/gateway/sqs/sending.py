@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from consumers.gateway.publishing import Outgoing
+from consumers.gateway.lanes import Outgoing
 from consumers.gateway.sqs.calls import QueueFacts, SqsCall
 from consumers.gateway.sqs.contents import MOST_BYTES, Contents, contents
 from consumers.gateway.sqs.entries import Entry, each_of, entries_of

@@ -25,6 +25,10 @@ CALL penstock.publish_batch(%(events)s, %(strict)s)
 -- The same for plain events, packed by penstock.publishing.packing. NULL: publish_batch has to take them.
 CALL penstock.publish_packed(%(topics)s, %(heads)s, %(body)s)
 
+-- name: publish_for_accounts
+-- Publishes plain events of many accounts, packed in the same way. Returns the places of those that it has left out.
+CALL penstock.publish_for_accounts(%(lines)s, %(heads)s, %(body)s)
+
 -- name: stage_events
 -- Stores a chunk of events for a later transaction.
 CALL penstock.stage_events(%(stage)s, %(chunk)s, %(events)s)

@@ -18,7 +18,8 @@ BEGIN
             applied_migrations' AS functions
         UNION ALL SELECT 'gateway', '
             act_as check_gateway find_key note_uses publish publish_text publish_json publish_batch publish_packed
-            claim_sends release_sends topic_lookup create_namespace create_topic ensure_topic rename_topic
+            publish_for_accounts claim_sends release_sends topic_lookup create_namespace create_topic ensure_topic
+            rename_topic
             delete_topic describe_topic list_topics list_namespaces namespace_exists subscribe
             configure_subscription unsubscribe join check_in heartbeat heartbeats
             poll commit release leave held_leases position seek subscription_lag fetch

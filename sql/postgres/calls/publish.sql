@@ -34,6 +34,14 @@ SELECT penstock.publish_columns(
     headers => %(headers)s::text[], event_ids => %(event_ids)s::uuid[],
     partitions => %(partitions)s::integer[])
 
+-- name: publish_for_accounts
+-- Publishes plain events of many accounts. Returns the places of those that it has left out.
+SELECT place FROM penstock.publish_for_accounts(
+    accounts => %(accounts)s::text[], key_ids => %(key_ids)s::text[], topics => %(topics)s::text[],
+    lines => %(lines)s::integer[], payloads => %(payloads)s::bytea[], keys => %(keys)s::text[],
+    types => %(types)s::text[], content_types => %(content_types)s::text[], headers => %(headers)s::text[],
+    event_ids => %(event_ids)s::uuid[], partitions => %(partitions)s::integer[]) AS place
+
 -- name: prepare_bulk
 -- Makes the session's temporary table penstock_bulk for COPY.
 SELECT penstock.prepare_bulk()

@@ -12,7 +12,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             account_quota audit_of create_key revoke_key keys_of list_namespaces namespace_exists
             current_history applied_migrations'),
         ('gateway', 'act_as check_gateway find_key note_uses publish publish_text publish_json publish_batch
-            claim_sends publish_columns topic_lookup wake_sequencer create_namespace create_topic ensure_topic
+            publish_for_accounts claim_sends publish_columns topic_lookup wake_sequencer create_namespace create_topic
+            ensure_topic
             rename_topic delete_topic describe_topic list_topics list_namespaces namespace_exists subscribe
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek subscription_lag fetch fetch_plan lsn_of sequence_of high_watermarks

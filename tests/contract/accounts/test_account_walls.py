@@ -139,6 +139,7 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(("applied_migrations", "wake_sequencer"), "is about the installation"),
     **dict.fromkeys(("publish_columns", "publish_packed", "topic_lookup"), "publish_batch"),
+    "publish_for_accounts": "test_shared_publishes.py",
     "release_sends": "on MySQL only, where it asks as claim_sends does",
     **dict.fromkeys(("pause_subscription", "resume_subscription"), "pause and resume"),
     **dict.fromkeys(

@@ -25,16 +25,16 @@ _EVENT: dict[str, Any] = dict.fromkeys(
     ("key", "type", "content_type", "headers", "event_id", "partition", "not_before", "dedup_key")
 )
 USED: Guard = {
-    "postgres": ("charge_account", "used.events >= 10 * quota.max_events", "false"),
-    "mysql": ("charge_account", "COALESCE(used_events >= 10 * most_events, FALSE)", "FALSE"),
+    "postgres": ("quota_problem", "used.events >= 10 * quota.max_events", "false"),
+    "mysql": ("quota_problem", "COALESCE(used_events >= 10 * most_events, FALSE)", "FALSE"),
 }
 COUNTED: Guard = {
     "postgres": (
-        "charge_account",
-        "pg_backend_pid(), charge_account.events,",
+        "count_published",
+        "pg_backend_pid(), count_published.events,",
         "pg_backend_pid(), 0,",
     ),
-    "mysql": ("charge_account", "CONNECTION_ID(), events,", "CONNECTION_ID(), 0,"),
+    "mysql": ("count_published", "CONNECTION_ID(), events,", "CONNECTION_ID(), 0,"),
 }
 NOTED: Guard = {
     "postgres": ("acts_within_quota", "= '+'", "= '*'"),
@@ -42,12 +42,12 @@ NOTED: Guard = {
 }
 FRESH: Guard = {
     "postgres": (
-        "charge_account",
+        "quota_problem",
         "AND w.measured_at > clock_timestamp() - interval '5 seconds'",
         "",
     ),
     "mysql": (
-        "charge_account",
+        "quota_problem",
         "AND w.measured_at > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND",
         "",
     ),

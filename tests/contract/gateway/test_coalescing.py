@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 import penstock
 from consumers.gateway import publishing
 from consumers.gateway.answers import Refused
+from consumers.gateway.lanes import Outgoing
 from consumers.gateway.pool import Pool, Principal
-from consumers.gateway.publishing import Coalescer, Outgoing
-from penstock import database
+from consumers.gateway.publishing import Coalescer
+from penstock import accounts, database
 from penstock.errors import InvalidArgument
 from penstock.publishing import recent_sends
 from penstock.publishing.event_ids import uuid7
@@ -28,6 +32,7 @@ from tests.contract.gateway.kit import Client, Gateway
 from tests.kit.log import wait_until
 from tests.kit.proof import proves
 
+_numbers = itertools.count(1)
 FAR = datetime.now(UTC) + timedelta(days=3_000)
 
 
@@ -36,9 +41,14 @@ class CountedPool(Pool):
 
     runs = 0
 
-    async def run(self, principal: Principal | None, work: Any) -> Any:
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.used: list[Principal | None] = []
+
+    async def run(self, principal: Principal | None, work: Any, *, once: bool = False) -> Any:
         self.runs += 1
-        return await super().run(principal, work)
+        self.used.append(principal)
+        return await super().run(principal, work, once=once)
 
 
 class Batch:
@@ -88,6 +98,123 @@ def batch(gateway: Gateway, shop: Client) -> Batch:
 
 def kinds(results: list[Any]) -> list[str]:
     return [type(each).__name__ for each in results]
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """An account with a topic and a key."""
+
+    principal: Principal
+    topic: str
+
+    def message(self, topic: str = "", **more: Any) -> Message:
+        return Message(topic or self.topic, b"x", **more)
+
+
+@pytest.fixture
+def parties(gateway: Gateway) -> list[Party]:
+    """Four new accounts."""
+    made = []
+    for _ in range(4):
+        client = gateway.client(f"party{next(_numbers)}")
+        assert client.key is not None
+        names.create_topic(gateway.owner, f"{client.account}/orders")
+        principal = Principal(client.key.account_id, client.key.key_id)
+        made.append(Party(principal, f"{client.account}/orders"))
+    return made
+
+
+def publish_all(
+    gateway: Gateway, given: list[tuple[Party, Message]]
+) -> tuple[list[Any], list[Principal | None]]:
+    """What each gets that comes while one connection is busy, and for whom it was then used."""
+
+    async def run() -> tuple[list[Any], list[Principal | None]]:
+        with closing(CountedPool(gateway.tenants.url_of(gateway.login), 1, 8)) as pool:
+            coalescer = Coalescer(pool, 1)
+            party = given[0][0]
+            first = coalescer.publish(party.principal, party.message())
+            calls = [_one(coalescer, each.principal, Outgoing(what)) for each, what in given]
+            made = await asyncio.gather(first, *calls, return_exceptions=True)
+            return list(made)[1:], pool.used[1:]
+
+    return asyncio.run(run())
+
+
+def test_accounts_share_one_transaction(gateway: Gateway, parties: list[Party]) -> None:
+    given = [(each, each.message(key=str(n))) for n in range(5) for each in parties]
+    results, used = publish_all(gateway, given)
+    assert kinds(results) == ["UUID"] * 20
+    assert len({*results}) == 20
+    assert used == [None]
+
+
+@proves("a publish over HTTP")
+def test_who_is_refused_in_the_middle_touches_no_other(
+    gateway: Gateway, parties: list[Party]
+) -> None:
+    """A foreign topic, a revoked key, and a delay that is too long: each in its own transaction."""
+    foreign, revoked, late, good = parties
+    accounts.revoke_key(gateway.owner, revoked.topic.split("/")[0], revoked.principal.key_id)
+    given = [
+        (good, good.message()),
+        (foreign, foreign.message(good.topic)),
+        (revoked, revoked.message()),
+        (foreign, foreign.message()),
+        (late, late.message(not_before=FAR)),
+        (good, good.message()),
+    ]
+    results, used = publish_all(gateway, given)
+    assert kinds(results) == [
+        *("UUID", "TopicNotFound", "AccountNotFound", "UUID", "InvalidArgument", "UUID")
+    ]
+    assert used[0] is None
+    assert {*used[1:]} == {foreign.principal, revoked.principal, late.principal}
+    assert len(used) == 4
+    ((count,),) = gateway.db.run(
+        "SELECT count(*) FROM penstock.events AS e JOIN penstock.topics AS t"
+        " ON t.id * 65536 = e.partition_id WHERE t.address = %(topic)s",
+        {"topic": good.topic},
+    )
+    assert count == 3
+
+
+@proves("a publish over HTTP")
+def test_what_is_shared_and_fails_as_a_whole_is_sent_by_itself(
+    gateway: Gateway, parties: list[Party], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One account has sent what nobody has foreseen: nothing was written, and the others go on."""
+
+    def fails(connection: Any, **given: Any) -> list[int]:
+        raise psycopg.errors.UntranslatableCharacter("a bad one")
+
+    monkeypatch.setattr(publishing, "publish_for_accounts", fails)
+    results, used = publish_all(gateway, [(each, each.message()) for each in parties])
+    assert kinds(results) == ["UUID"] * 4
+    assert used[-5] is None
+    assert {*used[-4:]} == {each.principal for each in parties}
+
+
+def test_a_topic_that_is_left_out_and_good_goes_by_itself_then(
+    gateway: Gateway, parties: list[Party], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with a limit of back pressure: for some seconds it is not tried again."""
+    limited, other = parties[:2]
+    database.call(
+        gateway.owner, "set_backpressure", topic=limited.topic, max_events=10_000, max_bytes=None
+    )
+    for seconds in (10.0, 0.0):
+        monkeypatch.setattr(publishing, "_UNSHARED_SECONDS", seconds)
+
+        async def run() -> list[Principal | None]:
+            with closing(CountedPool(gateway.tenants.url_of(gateway.login), 1, 8)) as pool:
+                coalescer = Coalescer(pool, 1)
+                for party in (limited, other, limited, other):
+                    await coalescer.publish(party.principal, party.message())
+                return pool.used
+
+        mine = [limited.principal] if seconds else [None, limited.principal]
+        assert asyncio.run(run()) == [None, limited.principal, None, *mine, None]
 
 
 @proves("a publish over HTTP", guard="again only after a refusal")

@@ -169,7 +169,7 @@ def test_a_batch_that_reads_topics_in_its_insert_does(
     mutant = (
         ("insert_batch", ")) AS i\n    WHERE", f")) AS i {locking}")
         if strict
-        else ("publish_packed", ") AS e\n            WHERE", f") AS e {locking}")
+        else ("insert_packed", ") AS e\n        WHERE", f") AS e {locking}")
     )
     mysql_db.without_guard(*mutant)
     with pytest.raises(pymysql.err.OperationalError):

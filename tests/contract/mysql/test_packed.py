@@ -61,7 +61,7 @@ UNFIT: dict[str, dict[str, Any]] = {
     "long type": {"type": "t" * 256},
     "long content type": {"content_type": "c" * 256},
 }
-_HANDLER = ("publish_packed", "FOR 1264, 1292, 1366, 1406 SET", "FOR 1264 SET")
+_HANDLER = ("insert_packed", "FOR 1264, 1292, 1366, 1406 SET", "FOR 1264 SET")
 
 
 def _topics(db: MySQLDatabase) -> Any:
@@ -158,7 +158,7 @@ def test_what_is_wrong_is_left_to_publish_batch(mysql_db: MySQLDatabase, bad: st
         assert database.execute(app, "SELECT LAST_INSERT_ID()") == [(77,)]
         app.commit()
     assert _nothing_written(mysql_db)
-    mysql_db.without_guard("publish_packed", *guard)
+    mysql_db.without_guard("insert_packed", *guard)
     assert (_taken(own, change) == 3) is (mysql_db.engine in engines)
 
 

@@ -45,7 +45,7 @@ TAKEN = (
 USED = {
     "publish": ("MOD(GREATEST(turn, 0), topic_partitions)", "MOD(turn, topic_partitions)"),
     "find_partitions": ("MOD(GREATEST(turn, 0) + i.place, ", "MOD(turn + i.place, "),
-    "publish_packed": ("MOD(GREATEST(turn, 0) + e.n + 1, ", "MOD(turn + e.n + 1, "),
+    "insert_packed": ("MOD(GREATEST(turn, 0) + e.n + 1, ", "MOD(turn + e.n + 1, "),
 }
 
 

@@ -30,7 +30,7 @@ from penstock.subscriptions import stream
 from tests.kit.proof import proves
 
 OTHER_BYTES = {
-    "plain": ("publish_packed", "CRC32(e.`key`)", "CRC32(CONCAT(e.`key`, ' '))"),
+    "plain": ("insert_packed", "CRC32(e.`key`)", "CRC32(CONCAT(e.`key`, ' '))"),
     "strict": ("find_partitions", "CRC32(i.`key`)", "CRC32(CONCAT(i.`key`, ' '))"),
 }
 ON_POSTGRES = (

@@ -40,6 +40,7 @@ LEFT_TO_THE_CALLER = {
     "publish_json": "as publish",
     "publish_batch": "as publish",
     "publish_columns": "as publish",
+    "publish_for_accounts": "as publish",
     "publish_bulk": "as publish",
     "prepare_bulk": "a temporary table",
     "stage_events": "lost, publish_staged refuses and the writer stages again",

@@ -29,8 +29,8 @@ from tests.kit.stream import SUBSCRIPTION, filled
 #: What applications, consumers, queues and relays call for each event, batch, look or heartbeat.
 HOT = (
     "topic_lookup", "publish", "publish_batch", "publish_columns", "publish_bulk", "stage_events",
-    "publish_staged", "sequence", "announce", "wake_sequencer", "measure_pressure",
-    "act_as", "fetch", "claim_sends",
+    "publish_for_accounts", "publish_staged", "sequence", "announce", "wake_sequencer",
+    "measure_pressure", "act_as", "fetch", "claim_sends",
     "fetch_plan", "high_watermarks", "join", "check_in", "held_leases", "heartbeat", "heartbeats",
     "poll", "commit", "position", "release", "leave", "claim", "lease_states", "mark_low_water",
     "suspects", "begin_attempt", "give_up", "parked_keys", "commit_parking", "poll_redriven",

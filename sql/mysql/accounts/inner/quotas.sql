@@ -127,36 +127,42 @@ BEGIN
     END IF;
 END;
 
--- name: charge_account
--- Counts what this transaction has published for the account that it acts for, and refuses it (PS052) if the account
--- has used its quota. Called after the events were written, so it knows them to be good. What was used before counts,
--- not what comes now: one call may go over the quota, and the next ones wait. The row is looked for without a lock and
--- then changed by its key: no lock on a gap makes another session wait.
-CREATE PROCEDURE charge_account(events BIGINT, bytes BIGINT)
-charge: BEGIN
-    DECLARE account VARCHAR(32) DEFAULT acting_account();
+-- name: quota_problem
+-- Why an account may not publish now by its quota; NULL when it may. What was used before counts, not what comes now:
+-- one call may go over the quota, and the next ones wait.
+CREATE PROCEDURE quota_problem(account VARCHAR(32), OUT problem VARCHAR(200))
+READS SQL DATA
+BEGIN
     DECLARE present BIGINT DEFAULT FLOOR(UNIX_TIMESTAMP(SYSDATE(6)));
     DECLARE most_events, most_bytes, most_waiting, used_events, used_bytes, first BIGINT;
     DECLARE given, found INT;
+    SET problem = NULL;
     SELECT COUNT(q.account_id), MAX(q.max_events), MAX(q.max_bytes), MAX(q.max_waiting)
     INTO given, most_events, most_bytes, most_waiting
     FROM account_quotas AS q WHERE q.account_id = account;
-    IF given = 0 THEN
-        LEAVE charge;
-    END IF;
-    CALL account_use(account, used_events, used_bytes, first);
-    IF COALESCE(used_events >= 10 * most_events, FALSE) OR COALESCE(used_bytes >= 10 * most_bytes, FALSE) THEN
-        CALL refuse('PS052', CONCAT('the account has used its quota of ten seconds: again in ',
-                                    GREATEST(first + 10 - present, 1), ' seconds'));
-    END IF;
-    IF most_waiting IS NOT NULL THEN
-        SELECT COUNT(w.account_id) INTO found
-        FROM account_waiting AS w
-        WHERE w.account_id = account AND w.measured_at > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND;
-        IF found > 0 THEN
-            CALL refuse('PS052', 'so many events of the account wait as its quota allows: again in 5 seconds');
+    IF given > 0 THEN
+        CALL account_use(account, used_events, used_bytes, first);
+        IF COALESCE(used_events >= 10 * most_events, FALSE) OR COALESCE(used_bytes >= 10 * most_bytes, FALSE) THEN
+            SET problem = CONCAT('the account has used its quota of ten seconds: again in ',
+                                 GREATEST(first + 10 - present, 1), ' seconds');
+        ELSEIF most_waiting IS NOT NULL THEN
+            SELECT COUNT(w.account_id) INTO found
+            FROM account_waiting AS w
+            WHERE w.account_id = account AND w.measured_at > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND;
+            IF found > 0 THEN
+                SET problem = 'so many events of the account wait as its quota allows: again in 5 seconds';
+            END IF;
         END IF;
     END IF;
+END;
+
+-- name: count_published
+-- Counts what this transaction has published for an account with a quota. The row is looked for without a lock and then
+-- changed by its key: no lock on a gap makes another session wait.
+CREATE PROCEDURE count_published(account VARCHAR(32), events BIGINT, bytes BIGINT)
+BEGIN
+    DECLARE present BIGINT DEFAULT FLOOR(UNIX_TIMESTAMP(SYSDATE(6)));
+    DECLARE found INT;
     SELECT COUNT(p.session) INTO found
     FROM account_published AS p
     WHERE p.account_id = account AND p.second = present AND p.session = CONNECTION_ID();
@@ -167,4 +173,18 @@ charge: BEGIN
         INSERT INTO account_published (account_id, second, session, events, bytes)
         VALUES (account, present, CONNECTION_ID(), events, COALESCE(bytes, 0));
     END IF;
+END;
+
+-- name: charge_account
+-- Counts what this transaction has published for the account that it acts for, and refuses it (PS052) if the account
+-- has used its quota. Called after the events were written, so it knows them to be good.
+CREATE PROCEDURE charge_account(events BIGINT, bytes BIGINT)
+BEGIN
+    DECLARE account VARCHAR(32) DEFAULT acting_account();
+    DECLARE problem VARCHAR(200);
+    CALL quota_problem(account, problem);
+    IF problem IS NOT NULL THEN
+        CALL refuse('PS052', problem);
+    END IF;
+    CALL count_published(account, events, bytes);
 END;

@@ -99,6 +99,23 @@ BEGIN
 END
 $$;
 
+-- name: require_own_gateway
+-- Refuses what a gateway does for many accounts at a time to every other login, and in a transaction that acts for one
+-- of them (PS051).
+CREATE OR REPLACE FUNCTION require_own_gateway() RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    problem text := own_gateway_problem();
+BEGIN
+    IF problem IS NOT NULL THEN
+        PERFORM refuse('PS051', format('the login cannot act for accounts: it %s', problem),
+                       'Make a login for the gateway alone: penstock rights grant LOGIN gateway.');
+    ELSIF COALESCE(current_setting('penstock.acting', true), '') <> '' THEN
+        PERFORM refuse('PS051', 'this transaction acts for an account', 'End it, and begin another.');
+    END IF;
+END
+$$;
+
 -- name: acts_for_another
 -- Whether this transaction acts for another account already.
 CREATE OR REPLACE FUNCTION acts_for_another(account text) RETURNS boolean

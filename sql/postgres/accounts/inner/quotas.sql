@@ -121,38 +121,60 @@ BEGIN
 END
 $$;
 
--- name: charge_account
--- Counts what this transaction has published for the account that it acts for, and refuses it (PS052) if the account
--- has used its quota. Called after the events were written, so it knows them to be good, and the account to be the
--- true one. What was used before counts, not what comes now: one call may go over the quota, and the next ones wait.
-CREATE OR REPLACE FUNCTION charge_account(events bigint, bytes bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+-- name: quota_problem
+-- Why an account may not publish now by its quota; NULL when it may. What was used before counts, not what comes now:
+-- one call may go over the quota, and the next ones wait.
+CREATE OR REPLACE FUNCTION quota_problem(account text) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    account text := left(current_setting('penstock.acting', true), 32);
     present bigint := floor(extract(epoch FROM clock_timestamp()));
     quota account_quotas%ROWTYPE;
     used record;
 BEGIN
     SELECT q.* INTO quota FROM account_quotas AS q WHERE q.account_id = account;
     IF NOT FOUND THEN
-        RETURN;
+        RETURN NULL;
     END IF;
     SELECT u.* INTO used FROM account_use(account) AS u;
     IF used.events >= 10 * quota.max_events OR used.bytes >= 10 * quota.max_bytes THEN
-        PERFORM refuse('PS052', format('the account has published %s events of %s bytes in ten seconds, which is its '
-                                       'quota: again in %s seconds', used.events, used.bytes,
-                                       GREATEST(used.first + 10 - present, 1)),
-                       'Nothing was published.');
+        RETURN format('the account has published %s events of %s bytes in ten seconds, which is its quota: again in %s '
+                      'seconds', used.events, used.bytes, GREATEST(used.first + 10 - present, 1));
     ELSIF quota.max_waiting IS NOT NULL AND EXISTS (
         SELECT FROM account_waiting AS w
         WHERE w.account_id = account AND w.measured_at > clock_timestamp() - interval '5 seconds')
     THEN
-        PERFORM refuse('PS052', 'so many events of the account wait as its quota allows: again in 5 seconds',
-                       'Nothing was published.');
+        RETURN 'so many events of the account wait as its quota allows: again in 5 seconds';
     END IF;
+    RETURN NULL;
+END
+$$;
+
+-- name: count_published
+-- Counts what this transaction has published for an account with a quota.
+CREATE OR REPLACE FUNCTION count_published(account text, events bigint, bytes bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
     INSERT INTO account_published AS p (account_id, second, session, events, bytes)
-    VALUES (account, present, pg_backend_pid(), charge_account.events, COALESCE(charge_account.bytes, 0))
+    VALUES (account, floor(extract(epoch FROM clock_timestamp())), pg_backend_pid(), count_published.events,
+            COALESCE(count_published.bytes, 0))
     ON CONFLICT ON CONSTRAINT account_published_pkey DO UPDATE
     SET events = p.events + EXCLUDED.events, bytes = p.bytes + EXCLUDED.bytes;
+END
+$$;
+
+-- name: charge_account
+-- Counts what this transaction has published for the account that it acts for, and refuses it (PS052) if the account
+-- has used its quota. Called after the events were written, so it knows them to be good, and the account to be the
+-- true one.
+CREATE OR REPLACE FUNCTION charge_account(events bigint, bytes bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    account text := left(current_setting('penstock.acting', true), 32);
+    problem text := quota_problem(account);
+BEGIN
+    IF problem IS NOT NULL THEN
+        PERFORM refuse('PS052', problem, 'Nothing was published.');
+    END IF;
+    PERFORM count_published(account, events, bytes);
 END
 $$;
