@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from tests import servers
-from tests.contract import on_mariadb
+from tests.contract import every_day
 from tests.order import in_thirds
 from tests.servers import MySQLTestServer
 from tests.support import MISSING, PostgresServer, missing
@@ -147,7 +147,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     ``long_on("mysql")`` is for what runs every day on an engine with the same code.  A run that
     leaves engines out has everything of those that it is about.  What else MariaDB does not show
-    every day: tests.contract.on_mariadb.
+    every day: tests.contract.every_day.
     """
     if set(servers.chosen()) == set(servers.DATABASES):
         for item in items:
@@ -155,7 +155,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
             if any(getattr(each, "name", each) in engines for each in parameters.values()):
                 item.add_marker(pytest.mark.long)
-        on_mariadb.leave_to_long(items)
+        every_day.leave_to_long(items)
     items[:] = in_thirds(items)
 
 

@@ -108,7 +108,8 @@ def postgres(folder: Path) -> Iterator[PostgresServer]:
     _only_when_chosen("postgres")
     given = _given("postgres")
     if given:
-        yield PostgresServer(given)
+        yield (server := PostgresServer(given))
+        server.close()
         return
     try:
         embedded = _own_postgres(folder)
@@ -119,6 +120,7 @@ def postgres(folder: Path) -> Iterator[PostgresServer]:
         server = PostgresServer(embedded.url("postgres"), embedded)
         _log_in_quickly(server)
         yield server
+        server.close()
     finally:
         embedded.stop()
 

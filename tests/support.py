@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -28,6 +28,8 @@ FAST_SETTINGS = {
     "autovacuum_naptime": "1d",
 }
 
+_admins: dict[str, psycopg.Connection[tuple[Any, ...]]] = {}
+
 
 def missing(what: str, error: Exception | str) -> NoReturn:
     """Something that a test needs is not to be had: on CI a failure, elsewhere a named gap."""
@@ -50,24 +52,43 @@ class PostgresServer:
 
     def create(self, database: str, template: str = "template0") -> str:
         """Create a database, empty or as a copy, and answer its URL."""
-        with psycopg.connect(self.admin_url, autocommit=True) as connection:
-            # Files are copied in half the time that the write-ahead log of the copy takes.
-            by_files = sql.SQL(
-                "" if connection.info.server_version < 150000 else "STRATEGY file_copy"
+        # Files are copied in half the time that the write-ahead log of the copy takes.
+        version = self._admin().info.server_version
+        by_files = sql.SQL("" if version < 150000 else "STRATEGY file_copy")
+        self._run(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {} {}").format(
+                sql.Identifier(database), sql.Identifier(template), by_files
             )
-            connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {} {}").format(
-                    sql.Identifier(database), sql.Identifier(template), by_files
-                )
-            )
+        )
         return self.url(database)
 
     def drop(self, database: str) -> None:
         """Drop a database, whoever is still connected to it."""
-        with psycopg.connect(self.admin_url, autocommit=True) as connection:
-            connection.execute(
-                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
-            )
+        self._run(
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
+        )
+
+    def _admin(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """One connection for all tests: to open one takes as long as to drop a database."""
+        found = _admins.get(self.admin_url)
+        if found is None or found.closed:
+            found = psycopg.connect(self.admin_url, autocommit=True)
+            _admins[self.admin_url] = found
+        return found
+
+    def _run(self, statement: sql.Composed) -> None:
+        try:
+            self._admin().execute(statement)
+        except psycopg.OperationalError:  # a test has ended that connection, or the server
+            if not self._admin().broken:
+                raise
+            self.close()
+            self._admin().execute(statement)
+
+    def close(self) -> None:
+        """The end of the connection that all tests share."""
+        if found := _admins.pop(self.admin_url, None):
+            found.close()
 
     def version(self) -> str:
         """What ``SHOW server_version`` says."""

@@ -139,6 +139,7 @@ def check(said: str, shop: Tenants, program: str) -> None:
     assert shop.owner.execute("SELECT count(*) FROM penstock.consumers").fetchone() == (0,)
 
 
+@pytest.mark.long
 def test_java(shop: Tenants, java_command: list[str | Path]) -> None:
     check(run_java(java_command, login(shop)), shop, "java")
 

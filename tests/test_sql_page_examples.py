@@ -63,7 +63,7 @@ def test_psql(postgres_server: PostgresServer, database_url: str) -> None:
     assert '1 | ann | order-placed | {"order": 1}' in done.stdout
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
+@pytest.fixture(params=["mysql", pytest.param("mariadb", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Iterator[tuple[str, MySQLTestServer]]:
     """A server with a schema of this test's own, and a database of the application's own."""
     engine: str = request.param

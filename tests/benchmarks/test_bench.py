@@ -136,9 +136,12 @@ IN_INNODB = """
 SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_isolation_level = 'REPEATABLE READ'
 """
 #: They take their time, and do nothing that depends on the engine.
-SLOW = {"load", "latency", "idle"}
-#: Those that start a Spark, a Dagster or many processes.
-LONG = {"spark", "control_plane", "queue", "gateway", "start"}
+SLOW = {"held", "publish"}
+#: Those that start a Spark, a Dagster or many processes, or wait.
+LONG = {
+    *("spark", "control_plane", "queue", "gateway", "start"),
+    *("latency", "load", "idle", "retained", "unvacuumed"),
+}
 #: Figures that may be nothing at all.
 OFTEN_ZERO = {*IDLE, "control_plane_idle_jvms"}
 

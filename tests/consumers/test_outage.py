@@ -174,6 +174,7 @@ def test_a_database_that_is_killed_and_comes_back(victim: Victim, daemons: Start
 
 
 @proves("readyz")
+@pytest.mark.long
 def test_the_upkeep_goes_on_when_the_database_is_back(victim: Victim, tmp_path: Path) -> None:
     """It says so in its log, and its pages say how it is meanwhile."""
     with Proxies() as proxies:

@@ -264,6 +264,7 @@ def test_without_a_database_one_asset_says_what_to_set(environment: pytest.Monke
         database_url()
 
 
+@pytest.mark.long
 def test_a_thousand_topics_load_in_seconds(house: House, policy_path: Path) -> None:
     """The aim is 5 s by the clock, on a machine of its own.  This is processor time, and 8 s of it.
 

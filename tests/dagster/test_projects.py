@@ -127,8 +127,10 @@ def test_the_name_of_many_partitions_is_short_and_its_own(tmp_path: Path) -> Non
         )
         return EventRange(topic=TOPIC, ranges=parts).name
 
-    every = {name(partitions, last) for partitions in range(1, 500) for last in (10**18, 10**17)}
-    assert len(every) == 998 and max(map(len, every)) <= 100
+    every = {
+        name(partitions, last) for partitions in range(1, 500, 13) for last in (10**18, 10**17)
+    }
+    assert len(every) == 78 and max(map(len, every)) <= 100
     assert name(500).startswith("0.1-1000000000000000000_1.2-1000000000000000000_")
     assert "_" not in name(500)[-32:]
     (tmp_path / f"{name(24)}.json").write_text("[]")

@@ -60,11 +60,12 @@ def test_all_balances_are_equal(tmp_path: Path) -> None:
     "mutant",
     [
         # The guard: hold_leases() of commit, which locks the lease row and looks at its holder.
-        pytest.param("unfenced", marks=pytest.mark.long),
+        "unfenced",
         # The guard: the projection and the position in one transaction.
         "outside",
     ],
 )
+@pytest.mark.long
 def test_without_its_guard_the_demo_fails(tmp_path: Path, mutant: str) -> None:
     code, said = _play(tmp_path, "--mutant", mutant)
     assert re.search(r"\d+ accounts differ", said), said

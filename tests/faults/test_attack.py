@@ -71,7 +71,7 @@ def _dropped(world: World) -> set[object]:
 @proves("F11", how="settled by a coin after crashes")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("engine", servers.DATABASES)
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "postgres")
 def test_an_attack_in_small(engine: str, tmp_path: Path) -> None:
     """Guards: those of test_mixed, with publishers in two phases, strict, by keys; S1 to S6, D9."""
     faults = FEW_ON_POSTGRES if engine == "postgres" else FEW

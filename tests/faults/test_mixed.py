@@ -78,7 +78,7 @@ def _run(engine: str, folder: Path, consumers: int, faults: list[str], *poison: 
 @proves("F24")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("engine", servers.DATABASES)
-@pytest.mark.long_on("mariadb")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_nothing_is_lost_or_done_twice(engine: str, tmp_path: Path) -> None:
     """Guards: all of the protocol; S1 to S6, S9 to S13, S24, L6, L8; D5 to D7 of queues."""
     faults = FAULTS if engine == "postgres" else FEW

@@ -54,9 +54,8 @@ def _has_begun(world: World, history: int) -> bool:
 
 @proves("F7", how="a snapshot of the volume under load")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "engine", ["postgres", pytest.param("mysql", marks=pytest.mark.long), "mariadb"]
-)
+@pytest.mark.parametrize("engine", ["postgres", "mysql", "mariadb"])
+@pytest.mark.long_on("mysql", "mariadb")
 def test_a_snapshot_of_a_running_load_breaks_nothing(engine: str, tmp_path: Path) -> None:
     """Guards: all that is one in the log is one transaction; nothing is known to memory alone."""
     _restored_under_load(engine, tmp_path, 1)

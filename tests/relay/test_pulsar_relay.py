@@ -108,6 +108,7 @@ def test_without_the_record_a_successor_is_not_exact(make_log: Make, broker: Bro
     assert not difference(log, broker).exact
 
 
+@pytest.mark.long
 def test_the_textbook_relay_is_caught_by_one_kill(make_log: Make, broker: Broker) -> None:
     """Sequence ids and default batching, in the same place of the same work."""
     log = make_log(textbook=True)

@@ -42,6 +42,7 @@ def _run(
     return batches
 
 
+@pytest.mark.long
 def test_a_thousand_sequences_with_a_limit_of_a_hundred_are_ten_batches(
     spark: SparkSession, database_url: str, tmp_path: Path
 ) -> None:

@@ -208,7 +208,7 @@ def test_without_the_next_target_a_failure_ends_the_read(
 
 
 @proves("the whole history")
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_a_target_that_fails_in_the_middle_is_followed_by_the_next(
     db: ContractDatabase, places: tuple[Target, Target]
 ) -> None:

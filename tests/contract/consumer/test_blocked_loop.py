@@ -59,7 +59,7 @@ def _consumer(db: ContractDatabase, handler: Callable[[Event], Any]) -> Consumer
 
 
 @proves("S16 of a blocked loop")
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_only_the_handler_that_blocks_is_given_up(db: ContractDatabase) -> None:
     """Guard: TaskExecutor.hanging. Others get another loop, and none of them has failed."""
     own, handler = _filled(db), Handler()

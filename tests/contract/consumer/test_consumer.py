@@ -307,7 +307,7 @@ def test_until_idle_tells_that_a_handler_failed(db: ContractDatabase) -> None:
         _consumer(db, handler=broken).run_until_idle()
 
 
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_work_that_outlives_its_lease_is_told_so(db: ContractDatabase) -> None:
     """The server ends it; the message names the lease, and the next attempt is a later one."""
     own = db.connect()
@@ -328,7 +328,7 @@ def test_work_that_outlives_its_lease_is_told_so(db: ContractDatabase) -> None:
         wait_until(lambda: stored(own) == 10, "the next attempt")
 
 
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_a_session_is_not_limited_behind_its_transaction(db: ContractDatabase) -> None:
     """Guard: lift_limit. Work that needs no database may take longer than a lease."""
     own = db.connect()

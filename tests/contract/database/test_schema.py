@@ -106,7 +106,7 @@ def test_migrations_and_tables_lead_to_one_schema(
     assert {line.state for line in migrate.status(db.url, new)} == {"applied"}
 
 
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_every_kind_of_difference_is_seen(
     db: ContractDatabase, install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -278,7 +278,7 @@ def test_the_lease_of_a_loop_that_waits_ends(
 
 
 @proves("a silent connection stops nobody", guard="the look at an idle connection")
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_without_the_look_it_is_kept_for_ever(
     db: ContractDatabase, proxy: SilentProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

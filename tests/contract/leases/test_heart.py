@@ -67,7 +67,7 @@ def _joined_in_its_place(db: ContractDatabase, own: Any, consumer: str) -> strea
 
 
 @proves("leases side by side")
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_a_duplicate_session_disturbs_no_other(db: ContractDatabase) -> None:
     """Guard: a heartbeat answers for each, and a failed check-in counts for its own consumer."""
     own = db.connect()
@@ -103,7 +103,7 @@ def test_a_check_in_that_waits_delays_no_heartbeat(db: ContractDatabase) -> None
         blocker.rollback()
 
 
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_who_cannot_check_in_is_not_kept_alive(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

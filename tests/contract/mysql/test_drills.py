@@ -171,7 +171,8 @@ WAITING = [f"waiting {number}" for number in range(5)]
 OTHER = [f"other {number}" for number in range(30)]
 
 
-@pytest.mark.parametrize("engine", ["mysql", pytest.param("mariadb", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", ["mysql", "mariadb"])
+@pytest.mark.long
 def test_a_dump_into_another_server(engine: str, tmp_path: Path) -> None:
     """Guards: enter_era, open_era; what waits in the dump comes once, what was lost is told."""
     file = tmp_path / "dump.sql"

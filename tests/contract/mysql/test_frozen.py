@@ -19,6 +19,8 @@ from tests.faults.proxy import Proxies, address_of
 from tests.kit.proof import proves
 from tests.kit.silent import frozen_server
 
+pytestmark = pytest.mark.mariadb_differs("how a session ends")
+
 
 @proves("a frozen server is told of")
 @pytest.mark.parametrize("way", ["sync", "async"])

@@ -33,6 +33,8 @@ from tests.kit.log import TOPIC, Connection, drain, put, texts, topic
 from tests.kit.proof import proves
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease, slow_leases
 
+pytestmark = pytest.mark.mariadb_differs("what a kill undoes")
+
 _BATCH = json.dumps(
     [
         {"topic": TOPIC, "payload": b64encode(b"x").decode(), "dedup_key": key, "key": "k"}

@@ -17,6 +17,8 @@ from tests.contract.databases import MySQLDatabase
 from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled, receipts, receive
 
+pytestmark = pytest.mark.mariadb_differs("settings of sessions are each server's own")
+
 _NAMES = {"mysql": "wait_timeout", "mariadb": "idle_transaction_timeout"}
 
 

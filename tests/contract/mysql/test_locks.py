@@ -19,6 +19,8 @@ from tests.contract.kit import open_transaction, sql
 from tests.kit.log import TOPIC, put, texts, topic
 from tests.kit.proof import proves
 
+pytestmark = pytest.mark.mariadb_differs("locks")
+
 _DISCARD = "UPDATE (\n        SELECT h.partition_id"
 
 

@@ -16,6 +16,8 @@ from penstock.database.mysql.blocks import Blocks, _unverified
 from penstock.errors import DatabaseUnavailable, MissingExtra
 from tests.contract.databases import MySQLDatabase
 
+pytestmark = pytest.mark.mariadb_differs("roles and rights are read in another way")
+
 _LOGIN = "penstock_test_login"
 
 

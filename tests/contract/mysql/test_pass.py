@@ -11,6 +11,8 @@ from tests.contract.mysql_kit import WAIT, stopped
 from tests.kit.log import drain, put, read, texts, topic, wait_until
 from tests.kit.proof import proves
 
+pytestmark = pytest.mark.mariadb_differs("what the sequencer sees of open transactions")
+
 
 def _claim_around_a_commit(db: MySQLDatabase, place: str, mutant: str | None = None) -> list[str]:
     """The log, when A commits and B begins while a claim is at work."""

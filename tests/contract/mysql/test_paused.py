@@ -21,6 +21,8 @@ from tests.kit.log import put, topic, wait_until
 from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, filled, member_with_lease
 
+pytestmark = pytest.mark.mariadb_differs("limits of transactions are each server's own")
+
 
 @contextmanager
 def paused_before_commit(connection: Any, call: Callable[[], object]) -> Iterator[list[Exception]]:

@@ -21,6 +21,8 @@ from tests.kit import next_version
 from tests.kit.log import TOPIC, Connection, put, topic, wait_until
 from tests.kit.proof import proves
 
+pytestmark = pytest.mark.mariadb_differs("procedures are replaced in another way")
+
 CALLED_BY_MANY = ("publish", "begin_call", "is_tombstone", "poll")
 on_mysql = pytest.mark.parametrize("mysql_db", ["mysql"], indirect=True)
 

@@ -20,6 +20,8 @@ from tests.contract.kit import sql
 from tests.kit.log import TOPIC, drain, texts, topic
 from tests.kit.proof import proves
 
+pytestmark = pytest.mark.mariadb_differs("rows newer than the snapshot are refused")
+
 
 def _claimed_meanwhile(db: MySQLDatabase) -> tuple[Any, uuid.UUID]:
     """A transaction at the servers' own level that has work, and a key that came after it began."""

@@ -151,7 +151,7 @@ def _process(
 
 
 @proves("a range is brought once")
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_two_runners_at_once_do_each_range_once(db: ContractDatabase, tmp_path: Path) -> None:
     """Processes, and six requests of both kinds; each is one runner's from its begin to its end."""
     own = db.connect()

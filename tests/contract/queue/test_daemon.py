@@ -50,7 +50,7 @@ def size(own: Connection) -> int:
 
 
 @proves("a daemon's queues")
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_it_works_off_a_queue(db: ContractDatabase, own: Connection, daemons: StartDaemon) -> None:
     """Each event once; the pages count; a lost session is survived; SIGTERM ends it in order."""
     jobs(own, 20)

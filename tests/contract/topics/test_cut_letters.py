@@ -20,6 +20,8 @@ from tests.contract.databases import MySQLDatabase
 from tests.contract.tenants import OURS, THEIRS, Tenants, as_login, tenant, tenants_of
 from tests.kit.proof import proves
 
+pytestmark = pytest.mark.mariadb_differs("it cuts arrays in another way")
+
 
 @pytest.fixture
 def tenants(mysql_db: MySQLDatabase) -> Iterator[Tenants]:

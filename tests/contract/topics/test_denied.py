@@ -18,7 +18,7 @@ from penstock.errors import DatabaseUnavailable, NotInRole, PermissionDenied
 from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.tenants import OPEN, Tenants, as_login, tenants_of, three_topics
 
-pytestmark = pytest.mark.usefixtures("neighbours")
+pytestmark = pytest.mark.mariadb_differs("roles and rights are read in another way")
 
 #: A call, and the role that the hint names for it.
 CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -45,6 +45,7 @@ def _as_login(tenants: Tenants, login: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("in_no_role", [True, False])
+@pytest.mark.usefixtures("neighbours")
 def test_what_a_login_may_not_call_says_which_role_and_which_command(
     tenants: Tenants, in_no_role: bool
 ) -> None:
@@ -66,6 +67,7 @@ def test_what_a_login_may_not_call_says_which_role_and_which_command(
             assert login not in str(error)
 
 
+@pytest.mark.usefixtures("neighbours")
 def test_the_command_says_it_without_a_traceback(
     tenants: Tenants, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_role_that_is_not_there_says_what_makes_it(db: ContractDatabase) -> No
     assert "penstock rights install" in caught.value.hint
 
 
+@pytest.mark.usefixtures("neighbours")
 def test_what_is_refused_elsewhere_is_left_as_it_is(tenants: Tenants) -> None:
     """An application's own table is no matter of Penstock's roles."""
     tenants.owner.cursor().execute(b"CREATE SCHEMA elsewhere")
@@ -116,6 +119,7 @@ def test_what_is_refused_elsewhere_is_left_as_it_is(tenants: Tenants) -> None:
         tenants.owner.cursor().execute(b"DROP SCHEMA elsewhere" + cascade)
 
 
+@pytest.mark.usefixtures("neighbours")
 def test_the_doctor_of_a_role_without_new_functions_says_what_gives_them(
     db: ContractDatabase, tenants: Tenants
 ) -> None:

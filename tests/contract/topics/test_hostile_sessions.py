@@ -31,6 +31,8 @@ from tests.contract.text_kit import FUNCTIONS, call
 from tests.kit.proof import proves
 from tools import sql_lint
 
+pytestmark = pytest.mark.mariadb_differs("settings of sessions are each server's own")
+
 HOSTILE = ("-1", "-65535", "-9223372036854775808", "9223372036854775807", "1e300", "-1.5", "NULL")
 WORDS = ("'abc'", "'-7'", "''", "'[1]'", "x'31'", "_latin1'3'", "'2000-01-01'")
 #: Of these what is a time limit too, which a session may set for itself.

@@ -140,7 +140,7 @@ def test_a_topic_made_anew_is_another_one(db: ContractDatabase, tmp_path: Path) 
 
 
 @proves("F23", guard="the identity of a topic")
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_known_by_its_address_it_is_behind_the_old_one(
     db: ContractDatabase, tmp_path: Path
 ) -> None:

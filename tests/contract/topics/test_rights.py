@@ -27,6 +27,8 @@ from tests.contract.wall_guards import LOCKED_FIRST, NAMELESS
 from tests.kit.proof import proves
 from tests.postgres.topics.test_rights import ALLOWED
 
+pytestmark = pytest.mark.mariadb_differs("roles and rights are read in another way")
+
 TOPIC = "rights/orders"
 DENIED_CALL = 1370
 DENIED_TABLE = 1142

@@ -19,6 +19,8 @@ from tests.contract.databases import MySQLDatabase, routines
 from tests.contract.tenants import OURS, THEIRS, Tenants, as_login, tenant, tenants_of, three_topics
 from tests.kit.proof import proves
 
+pytestmark = pytest.mark.mariadb_differs("settings of sessions are each server's own")
+
 DEEP = "theirs/deep/deeper/orders"
 #: What would make the counter of ids jump for everybody.
 STEPS = ("insert_id = {next}", "auto_increment_increment = 1000")

@@ -138,7 +138,7 @@ def test_a_sequencer_of_its_own_that_makes_no_pass(db: ContractDatabase) -> None
 
 
 @proves("readyz")
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_somebody_holds_the_sequencer_and_does_not_go_on(
     db: ContractDatabase, start: Start
 ) -> None:

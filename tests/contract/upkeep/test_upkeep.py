@@ -79,7 +79,7 @@ def total(programs: list[Daemon]) -> float:
 
 
 @proves("sequencers side by side")
-@pytest.mark.long_on("mysql")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_several_beside_each_other_do_no_harm(db: ContractDatabase, start: Start) -> None:
     """Two of them and the daemon of a checkout: each event gets one sequence, and none fails.
 
@@ -123,7 +123,7 @@ def test_several_beside_each_other_do_no_harm(db: ContractDatabase, start: Start
     assert [each.exit_code() for each in programs] == [0, 0]
 
 
-@pytest.mark.long_on("mariadb")
+@pytest.mark.long_on("mysql", "mariadb")
 def test_it_connects_again_and_says_so(db: ContractDatabase, start: Start) -> None:
     topic(db.connect())
     program = start(db.url, PENSTOCK_UPKEEP_SWEEP_SECONDS="0.1").wait_started()

@@ -1,0 +1,114 @@
+"""Which tests run every day on which engine.
+
+MariaDB runs the SQL of MySQL.  Every day it runs what it may do in another way: tests with the
+marker ``mariadb_differs``, which says what differs; tests about locks, and tests that ask which of
+the two it is, both of which this file finds; and, of folders about SQL, the first test of each
+file, so that what the file is about was called there.  The rest is long on MariaDB: `make
+test-long` runs it, and so does a run that leaves an engine out.
+
+A mutant of Python is the same on all engines, so PostgreSQL shows it every day.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+#: Where a test with an engine as parameter is run on all three.
+ABOUT_ENGINES = ("contract", "spark", "coordination", "duties")
+#: Of a folder of tests/contract that is about Python, no first test of a file.
+ABOUT_PYTHON = ("archive", "cli", "consumer", "gateway", "pages", "upkeep")
+#: Folders of tests/contract of which everything differs.
+FOLDERS = {"database": "drivers, settings, limits, kills, deadlocks and plans"}
+#: Who uses these is about locks, which are each server's own.
+_LOCKS = {"wait_until_blocked", "open_transaction", "give_up_soon", "kill", "ThreadPoolExecutor"}
+_ASKS = {"mariadb", "is_mariadb"}
+#: Who uses these takes a guard out of the SQL.
+_SQL_MUTANTS = {"without_guard", "without_guards", "mutate", "without"}
+
+
+def leave_to_long(items: Iterable[pytest.Item]) -> None:
+    """Give the marker ``long`` to what an engine need not show every day."""
+    shown: set[str] = set()
+    for item in items:
+        file, _, _ = item.nodeid.partition("::")
+        folders = file.split("/")[1:-1]
+        if not set(folders[:1]) & {*ABOUT_ENGINES} or is_long(item):
+            continue
+        if _is_on(item, "mysql") and is_mutant_of_python(item):
+            item.add_marker(pytest.mark.long)
+        if _is_on(item, "mariadb"):
+            is_first = file not in shown and not set(folders) & {*ABOUT_PYTHON, *ABOUT_ENGINES[1:]}
+            shown.add(file)
+            if is_mutant_of_python(item) or not (is_first or why_it_differs(item)):
+                item.add_marker(pytest.mark.long)
+
+
+def is_long(item: pytest.Item) -> bool:
+    """Whether another marker has left it to `make test-long`."""
+    return item.get_closest_marker("long") is not None
+
+
+def _is_on(item: pytest.Item, engine: str) -> bool:
+    callspec = getattr(item, "callspec", None)
+    given = callspec.params.values() if callspec else ()
+    return any(engine in (each if isinstance(each, tuple) else (each,)) for each in given)
+
+
+def is_mutant_of_python(item: pytest.Item) -> bool:
+    """Whether a test takes a guard out of Python, on PostgreSQL as well."""
+    function, fixtures = getattr(item, "function", None), getattr(item, "fixturenames", ())
+    if not isinstance(function, types.FunctionType) or not {"db", "monkeypatch"} <= {*fixtures}:
+        return False
+    guards = any(mark.kwargs["guard"] for mark in item.iter_markers("proves"))
+    elsewhere = any("postgres" in mark.args for mark in item.iter_markers("long_on"))
+    return guards and not elsewhere and not _SQL_MUTANTS & {*_mentioned(function, set())}
+
+
+def why_it_differs(item: pytest.Item) -> str:
+    """Why a test runs every day on MariaDB too; nothing where it need not."""
+    for mark in item.iter_markers("mariadb_differs"):
+        return str(mark.args[0])
+    if any("mysql" in mark.args for mark in item.iter_markers("long_on")):
+        return "MySQL runs it in test-long"
+    folder = item.nodeid.split("/")[2]
+    if folder in FOLDERS:
+        return FOLDERS[folder]
+    function = getattr(item, "function", None)
+    return _why_by_code(function) if isinstance(function, types.FunctionType) else ""
+
+
+@functools.cache
+def _why_by_code(function: types.FunctionType) -> str:
+    if _LOCKS & set(_mentioned(function, set())):
+        return "locks"
+    return "it asks" if _ASKS & set(_names(function.__code__)) else ""
+
+
+def _mentioned(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[str]:
+    """What a test and its helpers mention."""
+    seen.add(function)
+    for name in set(_names(function.__code__)):
+        yield name
+        helper = getattr(function.__globals__.get(name), "__wrapped__", None)
+        helper = helper or function.__globals__.get(name)
+        if (
+            isinstance(helper, types.FunctionType)
+            and helper not in seen
+            and helper.__module__.startswith("tests.")
+            and not helper.__module__.startswith("tests.contract.databases")
+        ):
+            yield from _mentioned(helper, seen)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """What a function and the functions inside it mention."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+        elif isinstance(constant, str):
+            yield constant
