@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from consumers.gateway.answers import Refused
 from consumers.gateway.turns import OWN, Turn, Turns
 from penstock import database
-from penstock.accounts import acting
+from penstock.accounts import Acting, acting
 
 T = TypeVar("T")
 
@@ -66,10 +66,22 @@ class Pool:
         Without one, it gets the connection as it is, and is run again if that turns out to be lost.
         With ``once`` it is not: what it did is not known then.
         """
-        loop = asyncio.get_running_loop()
-        turn = await self._turn(principal.account_id if principal is not None else OWN)
-        begun = loop.time()
+        account = principal.account_id if principal is not None else OWN
         call = functools.partial(self._on_own, principal, work, once=once)
+        return await self._in_turn(account, call)
+
+    async def call(self, principal: Principal, work: Callable[[Any, Acting], T]) -> T:
+        """What ``work`` returns; it makes one call, which is a transaction that acts for them."""
+        by = Acting(principal.account_id, [principal.key_id])
+        call = functools.partial(
+            self._on_own, None, lambda connection: work(connection, by), once=True
+        )
+        return await self._in_turn(principal.account_id, call)
+
+    async def _in_turn(self, account: str, call: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        turn = await self._turn(account)
+        begun = loop.time()
         running = loop.run_in_executor(self._executor, call)
 
         def ended(_: object) -> None:

@@ -72,9 +72,9 @@ async def handed_out(
     fitting = min(most, most_events(size))
     found: list[Delivery] = []
     try:
-        found = await call.run(
-            lambda connection: queue.hand_out(
-                connection, address, fitting, visibility_seconds=visibility_seconds
+        found = await call.alone(
+            lambda connection, by: queue.hand_out(
+                connection, address, fitting, visibility_seconds=visibility_seconds, by=by
             )
         )
     finally:

@@ -17,7 +17,12 @@ from penstock.accounts.accounts import (
     list_accounts as list_accounts,
     revoke_account as revoke_account,
 )
-from penstock.accounts.acting import acting as acting, check_gateway as check_gateway
+from penstock.accounts.acting import (
+    Acting as Acting,
+    acting as acting,
+    call_for as call_for,
+    check_gateway as check_gateway,
+)
 from penstock.accounts.keys import (
     FoundKey as FoundKey,
     Key as Key,

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import database
 from penstock.database import sessions
+from penstock.database.catalog import FOR_ACCOUNT
 from penstock.errors import PenstockError
+
+
+class Acting(NamedTuple):
+    """For whom a call is made: an account, by keys that callers have shown."""
+
+    account_id: str
+    key_ids: Sequence[str]
 
 
 def check_gateway(connection: Any) -> None:
@@ -35,3 +43,21 @@ def acting(connection: Any, account_id: str, key_ids: Sequence[str]) -> Iterator
             with suppress(Exception):  # it is closed already
                 connection.close()
         raise
+
+
+def call_for(
+    connection: Any, by: Acting | None, name: str, *, is_events: bool = False, **binds: Any
+) -> list[tuple[Any, ...]]:
+    """Run a named statement of a queue, in a transaction of its own that acts for the account.
+
+    On PostgreSQL that is one statement: BEGIN, the account and COMMIT would cost as much as a call.
+    Without an account it is a plain call, in the caller's transaction.
+    """
+    run = database.call_events if is_events else database.call
+    if by is None:
+        return run(connection, name, **binds)
+    if database.dialect_of(connection) == "postgres":
+        account = {"account": by.account_id, "key_ids": list(by.key_ids)}
+        return run(connection, name + FOR_ACCOUNT, **account, **binds)
+    with acting(connection, *by):
+        return run(connection, name, **binds)

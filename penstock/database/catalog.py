@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -20,6 +20,11 @@ from penstock.database.mysql import markers
 from penstock.errors import DEFAULT_SCHEMA, InvalidArgument, PenstockError
 
 _BLOCK = re.compile(r"^-- name: *(\S+) *$", re.MULTILINE)
+#: Behind the name of a statement of PostgreSQL that calls one function: in a transaction of its own
+#: it names an account and does this for it, in one round trip.
+FOR_ACCOUNT = ", for an account"
+#: The argument in which that is done.
+_ARGUMENT = "%(subscription)s"
 _BIND = re.compile(r"%\((\w+)\)s")
 #: The comments of MySQL statements that this program reads: `-- json: 3` (the index of a column),
 #: `-- reads only`, `-- limits the session`.
@@ -117,11 +122,21 @@ def statements(dialect: str, schema: str = DEFAULT_SCHEMA) -> dict[str, Statemen
 
 @lru_cache(maxsize=2048)
 def statement(dialect: str, name: str, schema: str = DEFAULT_SCHEMA) -> Statement:
-    """One named block."""
+    """One named block; with :data:`FOR_ACCOUNT` behind its name, the same for an account."""
     try:
-        return statements(dialect, schema)[name]
+        found = statements(dialect, schema)[name.removesuffix(FOR_ACCOUNT)]
+        acting = statements(dialect, schema)["act_as"]
     except KeyError:
         raise InvalidArgument(f"there is no SQL statement named {name!r}") from None
+    return _for_account(found, acting) if name.endswith(FOR_ACCOUNT) else found
+
+
+def _for_account(found: Statement, acting: Statement) -> Statement:
+    """The same, and the account is named first: in an argument, which comes before the call."""
+    call = acting.text.removeprefix("SELECT ")
+    named = f"CASE {call}::text WHEN '' THEN {_ARGUMENT} END"
+    text = found.text.replace(_ARGUMENT, named, 1)
+    return replace(found, text=text, binds=found.binds | acting.binds)
 
 
 def blocks(text: str) -> list[tuple[str, str]]:

@@ -13,22 +13,23 @@ out again, so an event is never lost; ``acknowledge`` finishes it, in the caller
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
-from itertools import groupby, pairwise, repeat
-from operator import attrgetter, itemgetter
+from itertools import groupby, repeat
+from operator import itemgetter
 from time import monotonic, sleep
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from penstock import database
+from penstock.accounts.acting import Acting, call_for
 from penstock.database import sessions
 from penstock.database.steps import Steps, asked
-from penstock.errors import InvalidArgument, MalformedReceipt
+from penstock.errors import InvalidArgument
 from penstock.records import Event, as_time, as_uuid
 from penstock.subscriptions.dead_letters import reason_text, redrive as redrive
+from penstock.subscriptions.receipts import Entry, Receipt as Receipt, columns_of, entries_of
 from penstock.subscriptions.verdicts import (
     AGAIN as AGAIN,
     DISCARD as DISCARD,
@@ -39,7 +40,6 @@ from penstock.subscriptions.verdicts import (
 from penstock.topics import validation
 from penstock.topics.validation import Range
 
-_HIGHEST = 2**63 - 1
 #: What a call may ask for.  The database checks it too, where a number can reach it.
 _EVENTS = Range(1, 1_000, is_whole=True)
 _CLAIM = Range(0, 43_200)
@@ -49,30 +49,6 @@ _WAIT = Range(0, 60)
 #: Between two looks of a receive that waits: the first pause, each one is twice as long.
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.2
-
-
-class Receipt(NamedTuple):
-    """The proof of holding one event of one claim; ``str()`` makes a text of it, parse reads it."""
-
-    claim: int
-    sequence: int
-    token: UUID
-
-    def __str__(self) -> str:
-        return f"{self.claim}.{self.sequence}.{self.token.hex}"
-
-    @classmethod
-    def parse(cls, text: str) -> Receipt:
-        """The receipt of a text.  MalformedReceipt when it is none."""
-        parts = text.split(".") if text.isascii() else []
-        try:
-            claim, sequence, token = parts
-            found = cls(int(claim), int(sequence), UUID(hex=token))
-        except ValueError:
-            found = None
-        if found is None or str(found) != text or not _is_possible(found):
-            raise MalformedReceipt("the receipt is malformed", hint="pass it as it was returned")
-        return found
 
 
 class Delivery(NamedTuple):
@@ -227,18 +203,22 @@ def hand_out(
     max_events: int = 1,
     *,
     visibility_seconds: float | None = None,
+    by: Acting | None = None,
 ) -> list[Delivery]:
     """One look of :func:`receive`, in the transaction that the connection is in.
 
     For programs whose every call is a transaction that acts for somebody.  Commit it before anybody
-    gets the events: with a rollback, the count of the delivery is forgotten.
+    gets the events: with a rollback, the count of the delivery is forgotten.  With ``by`` it is a
+    transaction of its own, for an account.
     """
     _EVENTS.require("max_events", max_events)
     if visibility_seconds is not None:
         _CLAIM.require("visibility_seconds", visibility_seconds)
-    rows = database.call_events(
+    rows = call_for(
         connection,
+        by,
         "receive",
+        is_events=True,
         subscription=subscription,
         max_events=max_events,
         visibility_seconds=visibility_seconds,
@@ -247,13 +227,19 @@ def hand_out(
 
 
 def acknowledge(
-    connection: Any, subscription: str, receipts: Iterable[Receipt], *, partly: bool = False
+    connection: Any,
+    subscription: str,
+    receipts: Iterable[Receipt],
+    *,
+    partly: bool = False,
+    by: Acting | None = None,
 ) -> list[bool]:
     """Finish events, in the caller's transaction.  Returns for each receipt whether it was good.
 
-    Without ``partly``, one that is not good refuses all: StaleReceipt.
+    Without ``partly``, one that is not good refuses all: StaleReceipt.  With ``by`` it is a
+    transaction of its own, for an account.
     """
-    return _settle(connection, "acknowledge", subscription, receipts, partly)
+    return _settle(connection, "acknowledge", subscription, receipts, partly, by=by)
 
 
 def acknowledge_steps(subscription: str, receipts: Sequence[Receipt]) -> Steps[None]:
@@ -264,7 +250,7 @@ def acknowledge_steps(subscription: str, receipts: Sequence[Receipt]) -> Steps[N
 
 def binds_of(receipts: Sequence[Receipt]) -> dict[str, Any]:
     """Receipts as a call takes them that takes all of them or none."""
-    return _binds(_entries(receipts, whole=True)[0])
+    return columns_of(entries_of(receipts, whole=True)[0])
 
 
 def release(
@@ -289,7 +275,7 @@ def reject(
     """
     if delay_seconds is not None:
         _DELAY.require("delay_seconds", delay_seconds)
-    more = {"reason": reason_text(reason), "delay_seconds": delay_seconds}
+    more: dict[str, Any] = {"reason": reason_text(reason), "delay_seconds": delay_seconds}
     return _settle(connection, "reject", subscription, receipts, partly, **more)
 
 
@@ -316,12 +302,12 @@ def extend(
     given = list(receipts)
     if not given:
         return []
-    entries, _ = _entries(given, whole=body is None and not apart)
+    entries, _ = entries_of(given, whole=body is None and not apart)
     rows = database.call(
         connection,
         "extend",
         subscription=subscription,
-        **_binds(entries),
+        **columns_of(entries),
         visibility_seconds=visibility_seconds,
         body=body,
         keeps_receipts=keeps_receipts,
@@ -362,97 +348,35 @@ def _settle(
     subscription: str,
     receipts: Iterable[Receipt],
     partly: bool,
+    *,
+    by: Acting | None = None,
     **binds: Any,
 ) -> list[bool]:
     given = list(receipts)
     if not given:
         return []
-    entries, places = _entries(given, whole=not partly)
-    rows = database.call(
-        connection, name, subscription=subscription, **_binds(entries), partly=partly, **binds
-    )
-    settled = rows[0][0]
-    if len(entries) == 1:
-        return [bool(settled[0])] * len(given)
-    return [bool(settled[place]) for place in places]
+
+    def settled(entries: Sequence[Entry]) -> list[bool]:
+        more = columns_of(entries) | {"partly": partly} | binds
+        ((done,),) = call_for(connection, by, name, subscription=subscription, **more)
+        return [bool(each) for each in done]
+
+    # What was handed out together is one entry, and mostly all of it is good.  Where it is not,
+    # nothing of it was done, and each of its receipts is an entry.
+    entries, places = entries_of(given, whole=True)
+    done = settled(entries)
+    mixed = [not is_done and each[1] < each[2] for each, is_done in zip(entries, done, strict=True)]
+    left = [each for each, place in zip(given, places, strict=True) if mixed[place]]
+    again = dict(zip(left, _each(left, settled), strict=True))
+    return [again.get(each, done[place]) for each, place in zip(given, places, strict=True)]
 
 
-#: One entry of a call: claim, first and last sequence, token.
-Entry = tuple[int, int, int, UUID]
-
-
-def _entries(receipts: Sequence[Receipt], *, whole: bool) -> tuple[list[Entry], list[int]]:
-    """Receipts of one claim that follow each other as one entry, and the entry of each receipt."""
-    try:
-        return _grouped(receipts, whole=whole)
-    except (AttributeError, TypeError):
-        raise MalformedReceipt(
-            "what was given is no receipt", hint="Receipt.parse makes one of a text"
-        ) from None
-
-
-def _grouped(receipts: Sequence[Receipt], *, whole: bool) -> tuple[list[Entry], list[int]]:
-    batch = _as_batch(receipts) if whole else None
-    if batch is not None:
-        return [batch], [0] * len(receipts)
-    if not all(_is_possible(each) for each in receipts):
-        raise MalformedReceipt("a receipt is malformed", hint="pass it as it was returned")
-    order = sorted(range(len(receipts)), key=lambda place: _key(receipts[place]))
-    entries: list[Entry] = []
-    places = [0] * len(receipts)
-    before = [None, *(receipts[place] for place in order)]
-    for place, (last, each) in zip(order, pairwise(before), strict=True):
-        assert each is not None
-        follows = last is not None and _key(each) == (last.claim, last.token, last.sequence + 1)
-        if whole and follows and each.sequence - entries[-1][1] < _LONGEST:
-            entries[-1] = (*entries[-1][:2], each.sequence, each.token)
-        else:
-            entries.append((each.claim, each.sequence, each.sequence, each.token))
-        places[place] = len(entries) - 1
-    return entries, places
-
-
-def _as_batch(receipts: Sequence[Receipt]) -> Entry | None:
-    """The one entry of receipts that stand as receive has returned them; None of any others."""
-    count = len(receipts)
-    if count > _LONGEST or {*map(type, receipts)} != {Receipt}:
-        return None
-    claim, first, token = receipts[0]
-    last = receipts[-1].sequence
-    if not (_is_possible(receipts[0]) and _is_possible(receipts[-1])):
-        return None
-    if count > 1:
-        # Whole columns are compared, because a loop in Python takes ten times as long.
-        claims, sequences, tokens = zip(*receipts, strict=True)
-        if claims.count(claim) < count or sequences != tuple(range(first, first + count)):
-            return None
-        # Two UUIDs are compared in Python, and two numbers are not.
-        if [*map(_number, tokens)].count(token.int) < count:
-            return None
-    return claim, first, last, token
-
-
-_number = attrgetter("int")
-
-_LONGEST = 1_000  # events of an entry
-
-
-def _key(receipt: Receipt) -> tuple[int, UUID, int]:
-    return receipt.claim, receipt.token, receipt.sequence
-
-
-def _is_possible(receipt: Receipt) -> bool:
-    return 0 < receipt.claim <= _HIGHEST and 0 < receipt.sequence <= _HIGHEST
-
-
-def _binds(entries: Sequence[Entry]) -> dict[str, Any]:
-    claims, firsts, lasts, tokens = zip(*entries, strict=True)
-    return {
-        "claims": list(claims),
-        "first_sequences": list(firsts),
-        "last_sequences": list(lasts),
-        "tokens": list(tokens),
-    }
+def _each(receipts: Sequence[Receipt], settled: Callable[[list[Entry]], list[bool]]) -> list[bool]:
+    if not receipts:
+        return []
+    entries, places = entries_of(receipts, whole=False)
+    done = settled(entries)
+    return [done[place] for place in places]
 
 
 def _extended(

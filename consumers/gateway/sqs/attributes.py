@@ -114,6 +114,11 @@ def effective(attributes: Mapping[str, str], *, is_fifo: bool) -> dict[str, str]
     return usual | {"SqsManagedSseEnabled": "false"} | told
 
 
+def usual_number(name: str) -> int:
+    """What a queue has without a word, where that is a whole number."""
+    return int(_NUMBERS[name][2])
+
+
 def wanted(names: Iterable[str]) -> set[str]:
     """The names that were asked for; InvalidAttributeName for one that there is not."""
     found = set(names)

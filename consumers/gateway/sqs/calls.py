@@ -6,12 +6,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from consumers.gateway.answers import Refused, as_refused
 from consumers.gateway.calls import HttpCall
-from consumers.gateway.sqs.attributes import FIFO_SUFFIX, LONGEST_RETENTION, effective
+from consumers.gateway.sqs.attributes import FIFO_SUFFIX, LONGEST_RETENTION, effective, usual_number
 from consumers.gateway.sqs.errors import SqsError, missing
 from consumers.gateway.sqs.sequences import SequenceNumbers
 from penstock.errors import PenstockError
@@ -43,7 +44,8 @@ class QueueFacts:
 
     def number(self, name: str) -> int:
         """An attribute that is a whole number."""
-        return int(self.effective()[name])
+        told = self.attributes.get(name)
+        return int(told) if told else usual_number(name)
 
     def labels(self) -> dict[str, Any]:
         """As it is kept."""
@@ -96,10 +98,9 @@ class SqsCall:
         given = self.given.get("QueueUrl")
         if not isinstance(given, str) or not given:
             raise missing("QueueUrl")
-        parts = [unquote(each) for each in urlsplit(given).path.split("/") if each]
-        if parts[-2:-1] != [self.account]:
+        account, name = _places(given)
+        if account != self.account:
             raise no_such_queue()
-        name = parts[-1]
         only = self.http.caller.queue
         if only is not None and only != name:
             raise SqsError("AccessDenied", "The key is for another queue.")
@@ -159,6 +160,14 @@ class SqsCall:
     def forget(self) -> None:
         """Read the facts anew next time."""
         self.known.put(self.http.caller.principal.account_id, self.address(), None)
+
+
+@lru_cache(maxsize=4_096)
+def _places(url: str) -> tuple[str, str]:
+    """The account and the name of a queue by its address."""
+    parts = [unquote(each) for each in urlsplit(url).path.split("/") if each]
+    account, name = ["", "", *parts][-2:]
+    return account, name
 
 
 SqsHandler = Callable[[SqsCall], Awaitable[dict[str, Any]]]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from consumers.gateway.sqs.calls import SqsCall, as_sqs_error
 from consumers.gateway.sqs.errors import SqsError, missing
@@ -14,7 +13,7 @@ _MOST_ENTRIES = 10
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 
 Entry = Mapping[str, Any]
-Work = Callable[[SqsCall, Entry], Awaitable[dict[str, Any]]]
+T = TypeVar("T")
 
 
 def entries_of(call: SqsCall) -> list[dict[str, Any]]:
@@ -42,9 +41,21 @@ def entries_of(call: SqsCall) -> list[dict[str, Any]]:
     return entries
 
 
-async def each_of(call: SqsCall, work: Work, entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Do each entry for itself, and tell of each how it went."""
-    results = await asyncio.gather(*(work(call, each) for each in entries), return_exceptions=True)
+def outcomes(work: Callable[[Entry], T], entries: Iterable[Entry]) -> list[T | Exception]:
+    """What ``work`` returns or raises for each entry."""
+    found: list[T | Exception] = []
+    for each in entries:
+        try:
+            found.append(work(each))
+        except Exception as error:
+            found.append(error)
+    return found
+
+
+def told(
+    entries: Iterable[Entry], results: Iterable[dict[str, Any] | BaseException]
+) -> dict[str, Any]:
+    """The answer to a batch: of each entry how it went."""
     done: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for entry, result in zip(entries, results, strict=True):

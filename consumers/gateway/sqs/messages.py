@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from consumers.gateway.queues import handed_out
 from consumers.gateway.sqs.calls import SqsCall, as_sqs_error
@@ -17,7 +17,7 @@ from consumers.gateway.sqs.contents import (
     attributes_of,
     md5,
 )
-from consumers.gateway.sqs.entries import Entry, each_of, entries_of
+from consumers.gateway.sqs.entries import Entry, entries_of, outcomes, told
 from consumers.gateway.sqs.errors import SqsError, invalid, missing, of_fifo_only
 from consumers.gateway.sqs.handles import handle, receipt_of
 from consumers.gateway.sqs.sequences import number
@@ -89,32 +89,26 @@ async def delete(call: SqsCall) -> dict[str, Any]:
 
 async def delete_batch(call: SqsCall) -> dict[str, Any]:
     """The same for up to ten, in one transaction."""
-    address = call.address()
-    good: dict[str, Receipt] = {}
-
-    async def checked(_: SqsCall, entry: Entry) -> dict[str, Any]:
-        good[entry["Id"]] = _receipt(call, entry)
-        return {}
-
-    entries = entries_of(call)
-    made = await each_of(call, checked, entries)
-    receipts = list(dict.fromkeys(good.values()))
-    if not receipts:
+    address, entries = call.address(), entries_of(call)
+    given = outcomes(lambda entry: _receipt(call, entry), entries)
+    receipts = list(dict.fromkeys(each for each in given if isinstance(each, Receipt)))
+    done: dict[Receipt, bool] = {}
+    if receipts:
+        found = await call.http.alone(
+            lambda connection, by: queue.acknowledge(
+                connection, address, receipts, partly=True, by=by
+            )
+        )
+        done = dict(zip(receipts, found, strict=True))
+    else:
         await call.facts()  # without a queue the whole call is refused
-        return made
-    done = await call.run(
-        lambda connection: queue.acknowledge(connection, address, receipts, partly=True)
-    )
-    dead = {each for each, is_good in zip(receipts, done, strict=True) if not is_good}
-    if not call.is_fifo or not dead:
-        return made
 
-    async def answered(_: SqsCall, entry: Entry) -> dict[str, Any]:
-        if _receipt(call, entry) in dead:
-            raise _expired(entry)
-        return {}
+    def result(entry: Entry, receipt: Receipt | Exception) -> dict[str, Any] | Exception:
+        if isinstance(receipt, Exception):
+            return receipt
+        return _expired(entry) if call.is_fifo and not done[receipt] else {}
 
-    return await each_of(call, answered, entries)
+    return told(entries, map(result, entries, given))
 
 
 async def change(call: SqsCall) -> dict[str, Any]:
@@ -123,14 +117,34 @@ async def change(call: SqsCall) -> dict[str, Any]:
 
 
 async def change_batch(call: SqsCall) -> dict[str, Any]:
-    """The same for up to ten."""
-    return await each_of(call, _changed, entries_of(call))
+    """The same for up to ten: in one transaction if all can be done, else each for itself."""
+    address, entries = call.address(), entries_of(call)
+    given = outcomes(lambda entry: _change(call, entry), entries)
+    wanted = [each for each in given if isinstance(each, _Change)]
+    times: dict[int, list[Receipt]] = {}
+    for each in wanted:
+        times.setdefault(each.seconds, []).append(each.receipt)
+
+    def work(connection: Any) -> None:
+        for seconds, receipts in times.items():
+            queue.extend(connection, address, receipts, seconds, keeps_receipts=True)
+
+    together = len(wanted) == len(entries) == len({each.receipt for each in wanted})
+    if together:
+        try:
+            await call.run(work)
+        except StaleReceipt:
+            together = False
+    if together:
+        return told(entries, [{}] * len(entries))
+    each_alone = (_changed(call, each) for each in entries)
+    return told(entries, await asyncio.gather(*each_alone, return_exceptions=True))
 
 
 async def _deleted(call: SqsCall, given: Entry) -> dict[str, Any]:
     address, receipt = call.address(), _receipt(call, given)
-    (is_good,) = await call.run(
-        lambda connection: queue.acknowledge(connection, address, [receipt], partly=True)
+    (is_good,) = await call.http.alone(
+        lambda connection, by: queue.acknowledge(connection, address, [receipt], partly=True, by=by)
     )
     if call.is_fifo and not is_good:
         raise _expired(given)
@@ -141,9 +155,15 @@ def _expired(given: Entry) -> SqsError:
     return invalid(given["ReceiptHandle"], "ReceiptHandle", "The receipt handle has expired.")
 
 
-async def _changed(call: SqsCall, given: Entry) -> dict[str, Any]:
-    address, receipt = call.address(), _receipt(call, given)
-    seconds = given.get("VisibilityTimeout")
+class _Change(NamedTuple):
+    """How long a message is to be hidden from now on."""
+
+    receipt: Receipt
+    seconds: int
+
+
+def _change(call: SqsCall, given: Entry) -> _Change:
+    receipt, seconds = _receipt(call, given), given.get("VisibilityTimeout")
     if seconds is None:
         raise missing("VisibilityTimeout")
     if not isinstance(seconds, int) or not 0 <= seconds <= _LONGEST_CLAIM:
@@ -152,6 +172,11 @@ async def _changed(call: SqsCall, given: Entry) -> dict[str, Any]:
             f"Value {str(seconds)[:40]} for parameter VisibilityTimeout is invalid. Reason: Must be"
             " between 0 and 43200.",
         )
+    return _Change(receipt, seconds)
+
+
+async def _changed(call: SqsCall, given: Entry) -> dict[str, Any]:
+    address, (receipt, seconds) = call.address(), _change(call, given)
     try:
         await call.run(
             lambda connection: queue.extend(

@@ -19,7 +19,7 @@ import msgspec
 from consumers.gateway.lanes import Outgoing
 from consumers.gateway.sqs.calls import QueueFacts, SqsCall
 from consumers.gateway.sqs.contents import MOST_BYTES, Contents, contents
-from consumers.gateway.sqs.entries import Entry, each_of, entries_of
+from consumers.gateway.sqs.entries import Entry, entries_of, outcomes, told
 from consumers.gateway.sqs.errors import SqsError, missing, of_fifo_only
 from penstock.records import Message
 
@@ -49,26 +49,30 @@ async def send_batch(call: SqsCall) -> dict[str, Any]:
     """Send up to ten messages, each for itself."""
     facts = await call.facts()
     entries = entries_of(call)
-    ready: dict[str, _Ready] = {}
-
-    async def checked(_: SqsCall, entry: Entry) -> dict[str, Any]:
-        ready[entry["Id"]] = _ready(call, entry, facts)
-        return {}
-
-    refused = (await each_of(call, checked, entries)).get("Failed", [])
-    if sum(each.contents.size for each in ready.values()) > MOST_BYTES:
+    given = outcomes(lambda entry: _ready(call, entry, facts), entries)
+    ready = [each for each in given if isinstance(each, _Ready)]
+    if sum(each.contents.size for each in ready) > MOST_BYTES:
         raise SqsError(
             "BatchRequestTooLong",
             f"Batch requests cannot be longer than {MOST_BYTES} bytes.",
         )
-    published = dict(zip(ready, _enqueue(call, list(ready.values())), strict=True))
+    answers = iter(await _answers(call, ready, _enqueue(call, ready)))
+    return told(entries, [each if isinstance(each, Exception) else next(answers) for each in given])
 
-    async def answered(_: SqsCall, entry: Entry) -> dict[str, Any]:
-        return await _answer(call, ready[entry["Id"]], published[entry["Id"]])
 
-    made = await each_of(call, answered, [each for each in entries if each["Id"] in ready])
-    failed = refused + made.pop("Failed", [])
-    return made | ({"Failed": failed} if failed else {})
+async def _answers(
+    call: SqsCall, ready: list[_Ready], published: list[asyncio.Future[UUID]]
+) -> list[dict[str, Any] | BaseException]:
+    if any(each.is_numbered for each in ready):  # each waits for its number, and all do at once
+        numbered = (_answer(call, *each) for each in zip(ready, published, strict=True))
+        return await asyncio.gather(*numbered, return_exceptions=True)
+    found: list[dict[str, Any] | BaseException] = []
+    for each, future in zip(ready, published, strict=True):  # they come together: no tasks for that
+        try:
+            found.append(await _answer(call, each, future))
+        except Exception as error:
+            found.append(error)
+    return found
 
 
 def _ready(call: SqsCall, given: Entry, facts: QueueFacts) -> _Ready:

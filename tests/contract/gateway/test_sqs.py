@@ -264,7 +264,7 @@ def test_a_receive_answers_no_error_and_a_send_says_when_to_come_again(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pool, "run", fails)
+        patch.setattr(Pool, "_in_turn", fails)
         begun = time.monotonic()
         assert "Messages" not in sqs.receive_message(QueueUrl=url)
         assert time.monotonic() - begun >= 0.2
