@@ -10,6 +10,6 @@ from penstock import database
 def scheduled(connection: Any, subscription: str) -> int:
     """How many events of a queue's topics are not due yet.
 
-    It looks at the next 20,000 of the whole database, and counts no further.
+    It counts no further than 20,000.
     """
     return int(database.call(connection, "queue_scheduled", subscription=subscription)[0][0])

@@ -86,7 +86,9 @@ CREATE TABLE IF NOT EXISTS delayed_events (
     due DATETIME(6) NOT NULL,
     id BIGINT NOT NULL,
     partition_id BIGINT NOT NULL,
-    PRIMARY KEY (due, id)
+    PRIMARY KEY (due, id),
+    -- What is to come into a partition, for those who count it.
+    INDEX delayed_events_partition (partition_id, due)
 ) ENGINE = InnoDB;
 
 -- name: bookmarks

@@ -13,8 +13,7 @@ END;
 
 -- name: queue_scheduled
 -- How many events were published for later into the topics of a queue and are not due yet: they are not in the log, so
--- no other count has them. It looks at the next 20,000 of the whole database and counts no further. Raises PS013,
--- PS042.
+-- no other count has them. It counts no further than 20,000. Raises PS013, PS042.
 CREATE PROCEDURE queue_scheduled(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -23,15 +22,15 @@ BEGIN
     CALL refuse_serializable('queue_scheduled()');
     CALL require_queue(subscription, 'peek', owner_id);
     SELECT s.delayed_due, s.delayed_id INTO taken_due, taken_id FROM sequencer AS s;
-    SELECT COUNT(l.partition_id) AS scheduled
+    SELECT COUNT(*) AS scheduled
     FROM (
-        SELECT d.partition_id
-        FROM delayed_events AS d FORCE INDEX (PRIMARY)
-        WHERE d.due >= taken_due AND NOT (d.due = taken_due AND d.id <= taken_id)
-        ORDER BY d.due, d.id
+        SELECT d.id
+        FROM leases AS l
+        STRAIGHT_JOIN delayed_events AS d FORCE INDEX (delayed_events_partition)
+            ON d.partition_id = l.partition_id AND d.due >= taken_due AND NOT (d.due = taken_due AND d.id <= taken_id)
+        WHERE l.subscription_id = owner_id
         LIMIT 20000
-    ) AS c
-    JOIN leases AS l ON l.subscription_id = owner_id AND l.partition_id = c.partition_id;
+    ) AS c;
 END;
 
 -- name: queue_pointers

@@ -96,6 +96,8 @@ CREATE TABLE delayed (
     partition_id bigint NOT NULL,
     PRIMARY KEY (due, id)
 ) PARTITION BY RANGE (due);
+-- What is to come into a partition, for those who count it.
+CREATE INDEX delayed_partition ON delayed (partition_id, due);
 
 -- name: bookmarks
 -- Named positions of a topic, with a row for each partition: the last sequence before it, and the history in which it

@@ -38,7 +38,8 @@ BEGIN
         longest_backoff_seconds = n.longest_backoff_seconds, jitter = n.jitter,
         retention_seconds = n.retention_seconds
     FROM jsonb_populate_record(present, configure_queue.settings) AS n
-    WHERE q.subscription_id = present.subscription_id;
+    -- A call that changes nothing locks the queue, and writes no row.
+    WHERE q.subscription_id = present.subscription_id AND q IS DISTINCT FROM n;
     IF settings ? 'order' THEN
         PERFORM set_order(present.subscription_id, settings ->> 'order');
     END IF;

@@ -12,24 +12,24 @@ $$;
 
 -- name: queue_scheduled
 -- How many events were published for later into the topics of a queue and are not due yet: they are not in the log, so
--- no other count has them. It looks at the next 20,000 of the whole database and counts no further. Raises PS013,
--- PS042.
+-- no other count has them. It counts no further than 20,000. Raises PS013, PS042.
 CREATE OR REPLACE FUNCTION queue_scheduled(subscription text) RETURNS bigint
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     queue queues%ROWTYPE := require_queue(subscription, 'peek');
 BEGIN
     RETURN (
-        WITH coming AS MATERIALIZED (
-            SELECT d.partition_id
-            FROM (SELECT t.due, t.due_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1) AS taken
-            JOIN delayed AS d ON d.due >= taken.due AND (d.due, d.id) > (taken.due, taken.due_id)
-            ORDER BY d.due, d.id
-            LIMIT 20000
-        )
         SELECT count(*)
-        FROM coming AS c
-        JOIN leases AS l ON l.subscription_id = queue.subscription_id AND l.partition_id = c.partition_id);
+        FROM (
+            SELECT
+            FROM (SELECT t.due, t.due_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1) AS taken
+            CROSS JOIN leases AS l
+            JOIN delayed AS d
+                ON d.partition_id = l.partition_id AND d.due >= taken.due AND (d.due, d.id) > (taken.due, taken.due_id)
+            WHERE l.subscription_id = queue.subscription_id
+            LIMIT 20000
+        ) AS coming);
 END
 $$;
 

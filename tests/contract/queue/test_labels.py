@@ -54,3 +54,20 @@ def test_without_the_removal_labels_would_stay(db: ContractDatabase, own: Connec
     labels.label(own, QUEUE, {"x": "y"})
     stream.unsubscribe(own, QUEUE)
     assert count(own, "queue_labels") == 1
+
+
+def test_who_only_locks_a_queue_writes_no_row(db: ContractDatabase, own: Connection) -> None:
+    """A change of labels locks it by configuring nothing.  MySQL never writes an equal row."""
+    if db.engine != "postgres":
+        pytest.skip("an equal row has no second version")
+    filled(own, 1)
+
+    def versions() -> object:
+        return database.execute(own, "SELECT ctid::text, xmin::text FROM penstock.queues")
+
+    before = versions()
+    queue.configure(own, QUEUE)
+    queue.configure(own, QUEUE, visibility_seconds=queue.describe(own, QUEUE).visibility_seconds)
+    assert versions() == before
+    queue.configure(own, QUEUE, visibility_seconds=7)
+    assert versions() != before
