@@ -10,6 +10,7 @@ BEGIN
     PERFORM require_read_committed('configure_queue()');
     -- A redrive locks the same row, so it sees the order that is set here, or this sees what it has brought back.
     PERFORM FROM subscriptions AS s WHERE s.id = present.subscription_id FOR NO KEY UPDATE;
+    PERFORM FROM queues AS q WHERE q.subscription_id = present.subscription_id FOR NO KEY UPDATE;
     -- As they are under the lock: somebody else may have set some of them meanwhile.
     present := require_queue(subscription, 'consume');
     IF jsonb_typeof(settings) IS DISTINCT FROM 'object' THEN
@@ -38,7 +39,7 @@ BEGIN
         longest_backoff_seconds = n.longest_backoff_seconds, jitter = n.jitter,
         retention_seconds = n.retention_seconds
     FROM jsonb_populate_record(present, configure_queue.settings) AS n
-    -- A call that changes nothing locks the queue, and writes no row.
+    -- Who changes nothing has come for the lock, and writes no row.
     WHERE q.subscription_id = present.subscription_id AND q IS DISTINCT FROM n;
     IF settings ? 'order' THEN
         PERFORM set_order(present.subscription_id, settings ->> 'order');
