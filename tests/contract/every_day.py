@@ -6,7 +6,9 @@ the two it is, both of which this file finds; and, of folders about SQL, the fir
 file, so that what the file is about was called there.  The rest is long on MariaDB: `make
 test-long` runs it, and so does a run that leaves an engine out.
 
-A mutant of Python is the same on all engines, so PostgreSQL shows it every day.
+A mutant of Python is the same on all engines, so PostgreSQL shows it every day.  The folders of
+BY_TURNS add Python to the SQL of others: PostgreSQL and MySQL take their tests by turns, but for
+the first of a file, and those about locks, guards in SQL or the engine, which both show.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ import pytest
 ABOUT_ENGINES = ("contract", "spark", "coordination", "duties")
 #: Of a folder of tests/contract that is about Python, no first test of a file.
 ABOUT_PYTHON = ("archive", "cli", "consumer", "gateway", "pages", "upkeep")
+#: Folders of tests/contract whose tests PostgreSQL and MySQL share.
+BY_TURNS = ("archive", "cli", "gateway", "ops", "upkeep")
 #: Folders of tests/contract of which everything differs.
 FOLDERS = {"database": "drivers, settings, limits, kills, deadlocks and plans"}
 #: Who uses these is about locks, which are each server's own.
@@ -33,18 +37,39 @@ _SQL_MUTANTS = {"without_guard", "without_guards", "mutate", "without"}
 def leave_to_long(items: Iterable[pytest.Item]) -> None:
     """Give the marker ``long`` to what an engine need not show every day."""
     shown: set[str] = set()
+    turns: dict[str, list[str]] = {}
     for item in items:
         file, _, _ = item.nodeid.partition("::")
         folders = file.split("/")[1:-1]
         if not set(folders[:1]) & {*ABOUT_ENGINES} or is_long(item):
             continue
-        if _is_on(item, "mysql") and is_mutant_of_python(item):
+        if any(_is_on(item, engine) for engine in _left_out(item, folders[-1], turns)):
             item.add_marker(pytest.mark.long)
         if _is_on(item, "mariadb"):
             is_first = file not in shown and not set(folders) & {*ABOUT_PYTHON, *ABOUT_ENGINES[1:]}
             shown.add(file)
             if is_mutant_of_python(item) or not (is_first or why_it_differs(item)):
                 item.add_marker(pytest.mark.long)
+
+
+def _left_out(item: pytest.Item, folder: str, turns: dict[str, list[str]]) -> list[str]:
+    """Which of PostgreSQL and MySQL leaves a test to the other one."""
+    file, _, name = item.nodeid.partition("[")[0].partition("::")
+    names = turns.setdefault(file, [])
+    if name not in names:
+        names.append(name)
+    if is_mutant_of_python(item):
+        return ["mysql"]
+    function = getattr(item, "function", None)
+    marks = [mark for kind in ("long_on", "parametrize") for mark in item.iter_markers(kind)]
+    engines = [mark for mark in marks if mark.name == "long_on" or mark.args[0] == "db"]
+    if folder not in BY_TURNS or name == names[0] or engines or function is None:
+        return []
+    if (_LOCKS | _SQL_MUTANTS | {"skip"}) & {*_mentioned(function, set())}:
+        return []
+    if "engine" in _names(function.__code__):
+        return []
+    return [("postgres", "mysql")[names.index(name) % 2]]
 
 
 def is_long(item: pytest.Item) -> bool:

@@ -77,7 +77,7 @@ def _keep(log: Log, *targets: str) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("db", ["mysql", "mariadb"], indirect=True)  # PostgreSQL: tests/archive
-@pytest.mark.long_on("mysql", "mariadb")
+@pytest.mark.long_on("mysql")
 def test_from_the_log_to_a_new_target_when_the_database_has_dropped_it(
     log: Log, target: Target, tmp_path: Path, spark: SparkSession
 ) -> None:
