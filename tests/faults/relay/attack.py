@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,11 @@ _PAGE = 20_000
 _FEED = 1_000
 
 
+#: Of the events of three types and two tenants, these pass.
+FILTER = "type=t1&type=t2&where.tenant=a"
+_TYPES, _TENANT = ("t1", "t2"), "a"
+
+
 class Stuck(AssertionError):
     """The relays do not get on."""
 
@@ -55,6 +60,8 @@ class Plan:
     restarts: int
     seed: int
     textbook: bool = False
+    #: The rules of the relay, behind the `#` of its sink's address.
+    rules: str = ""
 
     def deeds(self) -> list[str]:
         """In which order; half of the kills are at named points, unless the relay has none."""
@@ -67,7 +74,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the sink holds, against the log."""
+    """What the sink holds, against the log: of ``events`` that it has to hold."""
 
     events: int
     lost: int
@@ -75,6 +82,8 @@ class Verdict:
     out_of_order: int
     #: Doubled events that lie in no block that was begun twice.
     outside: int = 0
+    #: How many events the rules of the relay have kept from it.
+    left_out: int = field(default=0, compare=False)
 
 
 @dataclass
@@ -127,7 +136,8 @@ class RelayAttack:
     def verdict(self) -> Verdict:
         """Each event once and in order, or what is wrong."""
         found = [self._of_partition(partition) for partition in range(PARTITIONS)]
-        return Verdict(self.published, *(sum(each) for each in zip(*found, strict=True)))
+        verdict = Verdict(*(sum(each) for each in zip(*found, strict=True)))
+        return replace(verdict, left_out=self.published - verdict.events)
 
     def stop(self) -> None:
         """End every process."""
@@ -186,7 +196,8 @@ class RelayAttack:
         if slot in self._armed:
             command += ["--point", f"{self._armed[slot]}:{self.rng.randrange(1, 6)}"]
         command += ["--begun", str(self.begun)]
-        command += [self.url, SUBSCRIPTION, self.under_test.address]
+        rules = f"#{self.plan.rules}" if self.plan.rules else ""
+        command += [self.url, SUBSCRIPTION, self.under_test.address + rules]
         return subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             env={**os.environ, **self.under_test.environ},
@@ -196,7 +207,8 @@ class RelayAttack:
         """So many events, spread over the partitions, with their sequences."""
         self.connection.execute(
             "SELECT penstock.publish(topic => %s, payload => convert_to('payload ' || g, 'UTF8'),"
-            " key => 'k' || g %% 97, type => 't', partition => g %% 4)"
+            " key => 'k' || g %% 97, type => 't' || g %% 3, partition => g %% 4,"
+            " headers => jsonb_build_object('tenant', CASE WHEN g %% 5 = 0 THEN 'b' ELSE 'a' END))"
             " FROM generate_series(%s::int, %s::int) AS g",
             (self.topic, self.published + 1, self.published + count),
         )
@@ -229,15 +241,22 @@ class RelayAttack:
         self.done_deeds[f"at {self._armed.pop(slot)}"] += 1
         self._replace(slot)
 
-    def _of_partition(self, partition: int) -> tuple[int, int, int, int]:
-        expected = self._log(partition)
+    def _of_partition(self, partition: int) -> tuple[int, ...]:
+        places = self._expected(partition).items()
+        found = [self._of_place(partition, place, expected) for place, expected in places]
+        return tuple(sum(each) for each in zip(*found, strict=True))
+
+    def _of_place(
+        self, partition: int, place: str, expected: list[Stored]
+    ) -> tuple[int, int, int, int, int]:
         known_as = names.describe_topic(self.connection, self.topic).known_as
-        found = self.under_test.stored(self.topic, known_as, partition)
+        found = self.under_test.stored(place, known_as, partition)
         counted = Counter(found)
         again = [each for each, count in counted.items() if count > 1]
         # A sink that only takes keeps the order in which events come first.
         order = found if self.under_test.exactly else list(counted)
         return (
+            len(expected),
             len(set(expected) - counted.keys()),
             len(found) - len(counted) + len(counted.keys() - set(expected)),
             sum(after < before for before, after in itertools.pairwise(order)),
@@ -261,11 +280,23 @@ class RelayAttack:
         lines = self.begun.read_text().splitlines()
         return Counter(tuple(map(int, each.split())) for each in lines)
 
-    def _log(self, partition: int) -> list[Stored]:
-        found: list[Stored] = []
+    def _expected(self, partition: int) -> dict[str, list[Stored]]:
+        """What each place at the sink has to hold."""
+        has_places = "to={topic}.{type}" in self.plan.rules
+        names_of = [f"{self.topic}.{each}" for each in _TYPES] if has_places else [self.topic]
+        found: dict[str, list[Stored]] = {name: [] for name in names_of}
+        for sequence, payload, kind, tenant in self._log(partition):
+            if not self.plan.rules or (kind in _TYPES and tenant == _TENANT):
+                place = f"{self.topic}.{kind}" if has_places else self.topic
+                found[place].append((sequence, payload))
+        return found
+
+    def _log(self, partition: int) -> list[tuple[int, bytes, str, str]]:
+        found: list[tuple[int, bytes, str, str]] = []
         while True:
             rows = self.connection.execute(
-                "SELECT sequence, payload FROM penstock.fetch(%s, %s, %s, %s)",
+                "SELECT sequence, payload, type, headers->>'tenant'"
+                " FROM penstock.fetch(%s, %s, %s, %s)",
                 (self.topic, partition, len(found) + 1, _PAGE),
             ).fetchall()
             found += rows

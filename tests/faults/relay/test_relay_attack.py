@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.faults.relay.attack import Plan, RelayAttack, Verdict, attack
+from tests.faults.relay.attack import FILTER, Plan, RelayAttack, Verdict, attack
 from tests.faults.world import SEED
 from tests.kit.proof import proves
 from tests.relay.conformance.under_test import UnderTest
@@ -32,6 +32,10 @@ def planned(events: int, kills: int, restarts: int) -> Plan:
 
 LONG = planned(200_000, 24, 2)
 SHORTER = planned(50_000, 18, 2)
+
+
+#: A filter with a template: of the key where a sink has one place, else of the place.
+ONE_PLACE, PLACES = f"{FILTER}&key={{type}}", f"{FILTER}&to={{topic}}.{{type}}"
 
 
 @pytest.fixture
@@ -95,6 +99,42 @@ def test_a_sink_under_attack_equals_the_log(
     """At least 16 kills, 5 pauses past the lease, 2 restarts: each event once and in order."""
     verdict = judge(under_test, plan)
     assert verdict == Verdict(verdict.events, 0, 0, 0)
+
+
+@proves("what rules leave out is no loss", how="relays killed, paused and restarted")
+@pytest.mark.parametrize(
+    ("under_test", "rules"),
+    [("jsonl", ONE_PLACE), ("redis", PLACES)],
+    indirect=["under_test"],
+    ids=["jsonl", "redis"],
+)
+def test_rules_under_a_few_deeds(judge: Judge, under_test: UnderTest, rules: str) -> None:
+    """The small form: what passes the filter is there once and in order, the rest never."""
+    pauses = int(under_test.name == "jsonl")
+    plan = Plan(2_000, kills=1, pauses=pauses, restarts=0, seed=SEED, rules=rules)
+    verdict = judge(under_test, plan)
+    assert verdict == Verdict(verdict.events, 0, 0, 0)
+    assert min(verdict.events, verdict.left_out) > 500
+
+
+@proves("what rules leave out is no loss", how="relays killed, paused and restarted")
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("under_test", "plan"),
+    [
+        ("jsonl", replace(SHORTER, rules=ONE_PLACE)),
+        pytest.param("kafka", replace(SHORTER, rules=PLACES), marks=pytest.mark.kafka),
+        ("redis", replace(SHORTER, rules=PLACES)),
+        ("nats", replace(SHORTER, rules=PLACES)),
+    ],
+    indirect=["under_test"],
+    ids=["jsonl", "kafka", "redis", "nats"],
+)
+def test_rules_under_attack(judge: Judge, under_test: UnderTest, plan: Plan) -> None:
+    """The same deeds, with a filter, and a template of the key or of the place."""
+    verdict = judge(under_test, plan)
+    assert verdict == Verdict(verdict.events, 0, 0, 0)
+    assert min(verdict.events, verdict.left_out) > plan.events // 4
 
 
 @proves("a sink that only takes gets everything")

@@ -17,6 +17,7 @@ from ops.relay.block import Backoff
 from ops.relay.relay import Relay
 from ops.sinks.address import configured_sink
 from ops.sinks.base import Channel, RelayBlock, Sink
+from ops.sinks.routed import routing_of
 from tests.faults.relay.points import Points, put_into
 from tests.kit.sinks import InFront
 
@@ -28,6 +29,7 @@ class Noting(InFront):
 
     def __init__(self, sink: Sink, path: Path) -> None:
         super().__init__(sink)
+        self.routing = routing_of(sink)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def send_block(self, channel: Channel, block: RelayBlock) -> None:
