@@ -24,13 +24,15 @@ FOLDERS = ("docs", "examples", "deploy")
 FILES = frozenset({"policies.yaml", "LICENSE"})
 
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
-#: 100 characters of code fit; pictures get a frame that both colours show.
+#: 100 characters of code fit, names in the first columns of tables are not cut, and pictures get a
+#: frame that both colours show.
 _STYLE = """\
 .md-grid { max-width: 75rem; }
 .md-typeset pre > code { font-size: .74em; }
 .md-typeset table:not([class]) { font-size: .68rem; }
 .md-typeset table:not([class]) td { vertical-align: top; }
-.md-typeset table:not([class]) th { min-width: 4rem; }
+.md-typeset table:not([class]) th { min-width: 3rem; }
+.md-typeset td:nth-child(-n + 2) code { word-break: normal; overflow-wrap: normal; }
 .md-typeset img { border: 1px solid var(--md-default-fg-color--lightest); background: #fff; }
 """
 
