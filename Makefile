@@ -121,6 +121,10 @@ docs: $(READY) ## Build the site of the pages into .penstock/site/html; ARGS=ser
 lock: $(READY) ## Re-make requirements.lock from pyproject.toml; UPGRADE=1 takes newer versions
 	@$(BIN)/python -m tools.lock $(if $(UPGRADE),--upgrade)
 
+.PHONY: release
+release: $(READY) ## Build the sdist and the wheel into dist/, and check them
+	@$(BIN)/python -m tools.release $(ARGS)
+
 .PHONY: clean
 clean: ## Stop what runs below .penstock and remove its data; ALL=1 removes the environment too
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tools.pulsar stop && $(BIN)/python -m tools.clean; fi

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigurationError
@@ -198,8 +199,24 @@ def as_command(name: str, found: Any) -> Any:
 def is_here(entry: EntryPoint) -> bool:
     """Whether a registered command can run.  A command known by name is not loaded to find out."""
     if entry.name in OF_THE_PLATFORM:
-        return find_spec(entry.module.partition(".")[0]) is not None
+        return _is_ours(entry.module)
     return not getattr(load_registered(entry), "is_missing", False)
+
+
+def _is_ours(module: str) -> bool:
+    """Whether a module of the platform is here.  Nothing is imported to find out.
+
+    An index has packages of somebody else that are named as folders of the platform, `ops` for one.
+    """
+    package, _, inner = module.partition(".")
+    path = inner.replace(".", "/")
+    return any((each / path).is_dir() or (each / f"{path}.py").is_file() for each in _homes(package))
+
+
+def _homes(package: str) -> list[Path]:
+    """The folders of an installed package."""
+    spec = find_spec(package)
+    return [Path(each) for each in (spec and spec.submodule_search_locations) or ()]
 
 
 def about(entry: EntryPoint) -> str:
@@ -212,6 +229,9 @@ def about(entry: EntryPoint) -> str:
 @lru_cache(maxsize=64)
 def load_registered(entry: EntryPoint) -> Any:
     """A Typer application, or a function that becomes one command."""
+    package = entry.module.partition(".")[0]
+    if package in PLATFORM and not _is_ours(entry.module):
+        return _placeholder(entry.name, package)
     try:
         return as_command(entry.name, entry.load())
     except ModuleNotFoundError as error:
@@ -223,11 +243,19 @@ def needs(package: str) -> ConfigurationError:
     if package not in PLATFORM:
         return ConfigurationError(
             f"the Python package {package} is not installed",
-            hint="run `make setup` in the checkout",
+            hint="run `make setup` in the checkout, or take the image of the platform",
+        )
+    homes = _homes(package)
+    if homes:
+        return ConfigurationError(
+            f"the package {package} in {homes[0]} is not Penstock's: the command belongs to the"
+            " platform, which is not installed here",
+            hint="run it in a checkout or an image of Penstock, in an environment without it",
         )
     return ConfigurationError(
         "the command belongs to the platform, which is not installed here",
-        hint="run it in a checkout of Penstock, where `make setup` installs the platform",
+        hint="run it in a checkout of Penstock, where `make setup` installs the platform, or in"
+        " its image",
     )
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+import penstock
 from penstock.cli import page
 from penstock.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from penstock.driver_errors import driver_error, errno_of, sqlstate_of
@@ -58,6 +59,9 @@ def refused_by_database(error: Exception) -> str | None:
 def _invoke(given: list[str]) -> int:
     if page.is_asked_for(given) and find_spec("typer") is not None:
         return _show_page(given)
+    if given == ["--version"]:  # it needs no extra
+        sys.stdout.write(f"{penstock.__version__}\n")
+        return 0
     try:
         from penstock.cli.root import invoke
     except ModuleNotFoundError as error:
