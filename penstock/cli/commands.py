@@ -210,7 +210,9 @@ def _is_ours(module: str) -> bool:
     """
     package, _, inner = module.partition(".")
     path = inner.replace(".", "/")
-    return any((each / path).is_dir() or (each / f"{path}.py").is_file() for each in _homes(package))
+    return any(
+        (each / path).is_dir() or (each / f"{path}.py").is_file() for each in _homes(package)
+    )
 
 
 def _homes(package: str) -> list[Path]:
@@ -230,7 +232,7 @@ def about(entry: EntryPoint) -> str:
 def load_registered(entry: EntryPoint) -> Any:
     """A Typer application, or a function that becomes one command."""
     package = entry.module.partition(".")[0]
-    if package in PLATFORM and not _is_ours(entry.module):
+    if entry.name in OF_THE_PLATFORM and not _is_ours(entry.module):
         return _placeholder(entry.name, package)
     try:
         return as_command(entry.name, entry.load())

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tools import invariants_page
-
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
@@ -45,6 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _proves(item: pytest.Item, asked: str) -> bool:
+    from tools import invariants_page  # not in the sdist, whose tests are marked too
+
     marks = item.iter_markers("proves")
     return any(invariants_page.is_about(mark.args[0], asked) for mark in marks)
 
@@ -56,6 +56,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
     """A line for each promise of which a test ran."""
+    from tools import invariants_page
+
     asked = config.getoption("proves")
     if not asked and not config.getoption("promises"):
         return

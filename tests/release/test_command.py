@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock.cli import commands, page
+from tests.kit.proof import proves
 
 #: As in an environment in which nothing but the wheel is installed.
 BARE = """
@@ -30,6 +31,7 @@ def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@proves("a release is what it says")
 def test_the_version_needs_no_extra() -> None:
     """It is what a report of a fault begins with.  Anything else names what is missing."""
     done = bare("--version")
@@ -51,6 +53,7 @@ def of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@proves("a release is what it says")
 def test_a_package_of_our_name_is_not_ours(of_somebody_else: Path) -> None:
     """Guard: `_is_ours` looks for the module.  The other package is not imported."""
     (told,) = re.findall(r"`make setup`: ([^.]*)\.", page.text())
@@ -64,6 +67,7 @@ def test_a_package_of_our_name_is_not_ours(of_somebody_else: Path) -> None:
     commands.load_registered.cache_clear()
 
 
+@proves("a release is what it says", guard="`_is_ours`")
 def test_without_the_guard_it_is_taken_for_ours(
     of_somebody_else: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.errors import PenstockError
+from tests.kit.proof import proves
 from tests.servers import MySQLTestServer
 from tests.support import missing
 from tests.test_wheel import pins, without_checkout
-from tools import java, release
+from tools import release
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -65,7 +65,8 @@ SMOKES: dict[str, tuple[str, str]] = {
     import penstock.spark
     from pyspark.sql import SparkSession
 
-    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False)
+    session = builder.getOrCreate()
     penstock.spark.register(session)
     rows = session.read.format("penstock").option("topic", "shop/orders").load().collect()
     assert [row["key"] for row in rows] == ["o-1"]
@@ -107,6 +108,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         missing("what builds a release", error)
 
 
+@pytest.fixture(scope="module")
+def wheel(made: list[Path]) -> Path:
+    """The wheel."""
+    return next(each for each in made if each.suffix == ".whl")
+
+
 @pytest.fixture
 def install(tmp_path: Path) -> Callable[..., Path]:
     """Makes an empty environment with these packages, in the versions that tests run with."""
@@ -122,28 +129,30 @@ def install(tmp_path: Path) -> Callable[..., Path]:
     return installed
 
 
-def run(*command: str, cwd: Path, code: int = 0) -> str:
+def run(*command: str, cwd: Path, code: int = 0, **environment: str) -> str:
     """What a program says, which has to end with this code."""
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=cwd, env=without_checkout()
-    )
+        command, capture_output=True, text=True, check=False, cwd=cwd,
+        env=without_checkout() | environment,
+    )  # fmt: skip
     assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
 
-def test_it_is_two_files(made: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+@proves("a release is what it says")
+def test_it_is_two_files(made: list[Path]) -> None:
     version = penstock.__version__
     assert {each.name for each in made} == {
         f"penstock-{version}-py3-none-any.whl", f"penstock-{version}.tar.gz"
     }  # fmt: skip
     assert all(each.stat().st_size < 2_000_000 for each in made)
-    with capsys.disabled():
-        print("", *(f"{each.name}: {each.stat().st_size:,} bytes" for each in made), sep="\n")
 
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, extra: str) -> Iterator[str]:
     """A database without Penstock for those that need one."""
+    if extra == "spark":
+        request.getfixturevalue("java_home")
     if extra == "mysql":
         server: MySQLTestServer = request.getfixturevalue("mysql_server")
         yield server.create("release")
@@ -152,18 +161,12 @@ def url(request: pytest.FixtureRequest, extra: str) -> Iterator[str]:
         yield request.getfixturevalue("empty_database_url")
 
 
+@proves("a release is what it says")
 @pytest.mark.parametrize("extra", SMOKES)
 def test_each_extra_is_enough_for_what_it_is_for(
-    made: list[Path], install: Callable[..., Path], extra: str, url: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    wheel: Path, install: Callable[..., Path], extra: str, url: str, tmp_path: Path
+) -> None:
     with_others, smoke = SMOKES[extra]
-    if extra == "spark":
-        try:
-            monkeypatch.setenv("JAVA_HOME", str(java.home()))
-        except (java.JavaMissing, PenstockError) as error:
-            missing("Java 17", error)
-    (wheel,) = (each for each in made if each.suffix == ".whl")
     extras = ",".join(each for each in (extra, with_others) if each)
     python = install(f"{wheel}[{extras}]" if extras else str(wheel))
     said = run(str(python.parent / "penstock"), "--version", cwd=tmp_path)
@@ -174,10 +177,11 @@ def test_each_extra_is_enough_for_what_it_is_for(
         command = str(python.parent / "penstock")
         assert "publish" in run(command, "--help", cwd=tmp_path)
         assert "in a checkout of Penstock" in run(command, "relay", cwd=tmp_path, code=2)
-        monkeypatch.setenv("PENSTOCK_DATABASE_URL", url)
-        assert "pip install 'psycopg[binary]'" in run(command, "status", cwd=tmp_path, code=2)
+        told = run(command, "topic", "list", cwd=tmp_path, code=2, PENSTOCK_DATABASE_URL=url)
+        assert "pip install 'psycopg[binary]'" in told
 
 
+@proves("a release is what it says")
 def test_the_tests_of_the_sdist_run(
     made: list[Path], install: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -167,8 +167,7 @@ def test_help_and_version(run: Run) -> None:
 
 
 def test_the_version_is_the_one_of_the_distribution() -> None:
-    text = (Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8")
-    assert f'version = "{penstock.__version__}"' in text
+    assert importlib.metadata.version("penstock") == penstock.__version__
 
 
 class Entry:
