@@ -7,6 +7,7 @@ such as leases, it has as a :class:`LoopSetting`.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -60,6 +61,8 @@ class LoopStats:
     expirations: int = 0
     last_error: str = ""
     last_round: float = field(default_factory=time.monotonic)
+    #: When the present rest ends, or the last one ended, if nothing wakes the loop.
+    rests_until: float = -math.inf
 
     def done(self, events: int) -> None:
         """Count events that were committed together."""
@@ -78,6 +81,11 @@ class LoopStats:
         """Count a commit that the fence refused."""
         self.stale_commits += 1
         self.failed(error)
+
+
+def last_turn(last_round: float, rests_until: float) -> float:
+    """Since when a loop may be stuck: not while it rests, however long that is."""
+    return max(last_round, min(time.monotonic(), rests_until))
 
 
 class LoopSetting:
@@ -251,7 +259,9 @@ class Rounds(ABC):
     def rest(self) -> None:
         """After a round without work: wait until events are sequenced, or the loop is woken."""
         assert self._listener is not None
-        self.heard(self._listener.wait(self.longest_rest(), self._wake))
+        seconds = self.longest_rest()
+        self.stats.rests_until = time.monotonic() + seconds
+        self.heard(self._listener.wait(seconds, self._wake))
         self._wake.clear()
 
     def heard(self, notices: Sequence[str]) -> None:

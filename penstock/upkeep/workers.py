@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from penstock import database, log
 from penstock.database import sessions
 from penstock.database.dialect import LONGEST_ANSWER_SECONDS, CommitListener
+from penstock.leases.loop import last_turn
 from penstock.upkeep.sequencing import (
     PASS_EVENTS,
     Sequenced,
@@ -49,6 +51,7 @@ class SequencerWorker:
     max_events: int = PASS_EVENTS
     name: str = "sequencer"
     turned: float = field(default_factory=time.monotonic)
+    rests_until: float = -math.inf
     events: int = 0
     passes: int = 0
     wakes: int = 0
@@ -104,7 +107,7 @@ class SequencerWorker:
 
         However often publishers notify, the looks come no faster than those of a busy sequencer.
         """
-        until = time.monotonic() + seconds
+        self.rests_until = until = time.monotonic() + seconds
         stop.wait(seconds if commit_listener is None else min(seconds, BUSY_PAUSE))
         while (
             commit_listener is not None
@@ -116,8 +119,8 @@ class SequencerWorker:
                 return
 
     def last_turn(self) -> float:
-        """When the loop last finished a round."""
-        return self.turned
+        """When the loop last finished a round; now while it rests."""
+        return last_turn(self.turned, self.rests_until)
 
     def counters(self) -> dict[str, float]:
         """Events, passes, and how often a publisher has ended a rest."""
@@ -143,6 +146,7 @@ class SweepWorker:
     every_seconds: float = 5.0
     name: str = "sweep"
     turned: float = field(default_factory=time.monotonic)
+    rests_until: float = -math.inf
     expired: int = 0
     runs: int = 0
 
@@ -152,11 +156,11 @@ class SweepWorker:
             while not stop.is_set():
                 self.turned = time.monotonic()
                 self.expired += sweep(connection).expired_consumers
-                stop.wait(self.every_seconds * random.uniform(0.8, 1.2))
+                _rest(self, stop, self.every_seconds * random.uniform(0.8, 1.2))
 
     def last_turn(self) -> float:
-        """When the loop last finished a round."""
-        return self.turned
+        """When the loop last finished a round; now while it rests."""
+        return last_turn(self.turned, self.rests_until)
 
     def counters(self) -> dict[str, float]:
         """How many consumers were collected."""
@@ -173,6 +177,7 @@ class AccountsWorker:
     url: str = field(repr=False)
     name: str = "accounts"
     turned: float = field(default_factory=time.monotonic)
+    rests_until: float = -math.inf
     runs: int = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -184,15 +189,20 @@ class AccountsWorker:
                     "measuring what waits for accounts", lambda: _count(connection), otherwise=False
                 )
                 took = time.monotonic() - self.turned
-                stop.wait(took if more else MEASURE_EVERY_SECONDS)
+                _rest(self, stop, took if more else MEASURE_EVERY_SECONDS)
 
     def last_turn(self) -> float:
-        """When the loop last finished a round."""
-        return self.turned
+        """When the loop last finished a round; now while it rests."""
+        return last_turn(self.turned, self.rests_until)
 
     def counters(self) -> dict[str, float]:
         """It has none: what it found is shown with the quota."""
         return {}
+
+
+def _rest(worker: SweepWorker | AccountsWorker, stop: threading.Event, seconds: float) -> None:
+    worker.rests_until = time.monotonic() + seconds
+    stop.wait(seconds)
 
 
 def _count(connection: database.Connection) -> bool:

@@ -127,6 +127,11 @@ class Daemon:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def says(self, path: str, status: int, text: str = "") -> bool:
+        """Whether one answer has both: a second one may say something else."""
+        found = self.get(path)
+        return found[0] == status and text in found[1]
+
     def metric(self, name: str, worker: str) -> float:
         """One sample, as a Prometheus server reads it; 0 when there is none."""
         for family in text_string_to_metric_families(self.get("/metrics")[1]):

@@ -101,11 +101,14 @@ def test_events_go_through_and_the_pages_say_so(
         lambda: daemon.metric("penstock_consumed_events_total", "consumer:billing") == 500,
         "the count of what was consumed",
     )
-    assert daemon.metric("penstock_sequenced_events_total", "sequencer") == 500
+    until(
+        lambda: daemon.metric("penstock_sequenced_events_total", "sequencer") == 500,
+        "the count of what was sequenced",
+    )
     assert daemon.metric("penstock_worker_up", "sequencer") == 1
     assert daemon.metric("penstock_worker_restarts_total", "consumer:billing") == 0
     assert daemon.get("/livez") == (200, "ok\n")
-    assert daemon.get("/readyz?verbose=1") == (200, "ok\n")
+    until(lambda: daemon.get("/readyz?verbose=1") == (200, "ok\n"), "the daemon to be ready")
     assert daemon.get("/nothing")[0] == 404
     assert head(daemon, "/livez") == (200, True)
     assert head(daemon, "/nothing") == (404, True)
@@ -128,8 +131,7 @@ def gated(log: Connection, url: str, daemons: StartDaemon, *arguments: str) -> D
 def test_sigterm_drains(log: Connection, database_url: str, daemons: StartDaemon) -> None:
     daemon = gated(log, database_url, daemons)
     daemon.terminate()
-    until(lambda: daemon.get("/readyz")[0] == 503, "the daemon to be not ready")
-    assert daemon.get("/readyz")[1] == "not ready: draining\n"
+    until(lambda: daemon.get("/readyz") == (503, "not ready: draining\n"), "the daemon to drain")
     assert daemon.get("/livez")[0] == 200
     assert done(log) == 0
     daemon.gate.touch()
@@ -144,7 +146,7 @@ def test_sigterm_drains(log: Connection, database_url: str, daemons: StartDaemon
 def test_a_second_sigterm_aborts(log: Connection, database_url: str, daemons: StartDaemon) -> None:
     daemon = gated(log, database_url, daemons)
     daemon.terminate()
-    until(lambda: daemon.get("/readyz")[0] == 503, "the daemon to drain")
+    until(lambda: daemon.says("/readyz", 503, "draining"), "the daemon to drain")
     daemon.terminate()
     assert daemon.exit_code() == 1
     assert daemon.handled() == ["begin 0 5"]
@@ -168,11 +170,17 @@ def test_a_database_that_goes_away_and_comes_back(tmp_path: Path, daemons: Start
         with psycopg.connect(url, autocommit=True) as connection:
             make_log(connection)
         daemon = daemons(url, *BOTH, "--consumer", RECORD, soon=True).wait_started()
-        assert daemon.get("/readyz")[0] == 200
+        until(lambda: daemon.get("/readyz")[0] == 200, "the daemon to be ready")
         daemon.wait_past_start()
         server.stop()
-        until(lambda: "cannot be used" in daemon.get("/readyz")[1], "the daemon to notice")
-        status, text = daemon.get("/readyz")
+        answers: list[tuple[int, str]] = []
+
+        def notices() -> bool:
+            answers.append(daemon.get("/readyz"))
+            return "cannot be used" in answers[-1][1]
+
+        until(notices, "the daemon to notice")
+        status, text = answers[-1]
         assert (status, text.partition(":")[0]) == (503, "not ready")
         assert len(text.splitlines()) == 1
         assert daemon.get("/livez") == (200, "ok\n")

@@ -156,7 +156,7 @@ def test_a_database_that_is_killed_and_comes_back(victim: Victim, daemons: Start
         until(lambda: len(paced_way.attempts) - before[0] >= ENOUGH, "attempts in vain")
         until(lambda: paced.get("/readyz")[0] == 503, "the daemon to be not ready")
         assert paced.get("/livez")[0] == 200
-        assert "penstock_database_up 0.0" in paced.get("/metrics")[1]
+        until(lambda: paced.says("/metrics", 200, "penstock_database_up 0.0"), "the metric")
         victim.start()
         publish(victim, 80, 40)
         until(lambda: committed(victim) == [120] * len(SUBSCRIPTIONS), "all events")
@@ -191,7 +191,7 @@ def test_the_upkeep_goes_on_when_the_database_is_back(victim: Victim, tmp_path: 
             victim.kill()
             until(lambda: program.get("/readyz")[0] == 503, "it is not ready")
             assert program.get("/livez")[0] == 200
-            assert "penstock_database_up 0.0" in program.get("/metrics")[1]
+            until(lambda: program.says("/metrics", 200, "penstock_database_up 0.0"), "the metric")
             victim.start()
             publish(victim, 40, 40)
             until(lambda: unsequenced(victim) == 0, "the events after the outage")

@@ -68,12 +68,12 @@ def test_one_is_killed_and_started_again_and_its_partitions_are_served(
     log: Connection, database_url: str, daemons: StartDaemon
 ) -> None:
     shorter_leases(log)
-    given = ("--consumer", RECORD, "--stuck-seconds", "1")
+    given = ("--consumer", RECORD, "--stuck-seconds", "2")
     daemon = daemons(database_url, *TWO, *given, soon=True).wait_started()
     until(lambda: ready(daemon), "both processes")
     before = children(daemon)
     assert len(before) == 2
-    assert daemon.get("/livez") == (200, "ok\n")
+    until(lambda: daemon.get("/livez") == (200, "ok\n"), "its life")
     stands_still_and_goes_on(daemon, before[1])
     daemon.wait_past_start()
     publish_many(log, 100)
@@ -128,7 +128,7 @@ def test_a_second_sigterm_ends_all(
     publish_many(log, 10)
     until(lambda: len(daemon.handled()) >= 1, "a handler to begin")
     daemon.terminate()
-    until(lambda: daemon.get("/readyz")[0] == 503, "the daemon to drain")
+    until(lambda: daemon.says("/readyz", 503, "draining"), "the daemon to drain")
     daemon.terminate()
     assert daemon.exit_code() == 1
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "the end of all")
@@ -159,8 +159,8 @@ def test_a_stuck_handler_is_named(
     daemon = daemons(database_url, *given, "--batch-consumer", GATED).wait_started()
     publish_many(log, 2)
     until(lambda: daemon.handled(), "the handler to begin")
-    until(lambda: daemon.get("/livez")[0] == 503, "the verdict")
-    assert "consumer:billing" in daemon.get("/livez")[1]
+    # On a busy machine it may name another worker too, or first.
+    until(lambda: daemon.says("/livez", 503, "consumer:billing"), "the verdict")
     daemon.gate.touch()
     until(lambda: daemon.get("/livez")[0] == 200, "its life")
 

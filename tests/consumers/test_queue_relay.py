@@ -38,11 +38,11 @@ def test_a_daemon_relays_a_queue_and_counts_it(
 
         until(lambda: shown("relayed_events_total") == 19, "the sent ones are counted")
         until(lambda: shown("relayed_dead_letters_total") == 1, "the refused one is counted")
-        assert shown("handler_seconds_count") >= 19
+        until(lambda: shown("handler_seconds_count") >= 19, "the calls are counted")
         until(lambda: shown("relay_in_hand") == 0, "nothing is in hand")
-        assert (shown("relay_breaker_open"), shown("worker_up")) == (0, 1)
+        until(lambda: (shown("relay_breaker_open"), shown("worker_up")) == (0, 1), "it is up")
         ready = 'penstock_queue_ready{subscription="hooks"} 0'
         until(lambda: ready in daemon.get("/metrics")[1], "the queue is measured")
-        assert daemon.get("/readyz") == (200, "ok\n")
+        until(lambda: daemon.get("/readyz") == (200, "ok\n"), "it is ready")
         daemon.terminate()
         assert daemon.exit_code() == 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.errors import DuplicateSession
-from penstock.leases.loop import LoopStats, Rounds
+from penstock.leases.loop import LoopStats, Rounds, last_turn
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +63,11 @@ class ConsumerWorker:
                     return None
 
     def last_turn(self) -> float:
-        """When the consumer last polled."""
+        """When the consumer last polled; now while it rests."""
         consumer, _ = self._state
-        return consumer.stats.last_round if consumer else time.monotonic()
+        if consumer is None:
+            return time.monotonic()
+        return last_turn(consumer.stats.last_round, consumer.stats.rests_until)
 
     def counters(self) -> dict[str, float]:
         """Events, batches, failures and stale commits."""

@@ -60,8 +60,10 @@ def test_it_works_off_a_queue(db: ContractDatabase, own: Connection, daemons: St
     for name in ("consumed_events_total", "queue_hand_outs_total", "handler_seconds_count"):
         until(partial(counted, daemon, f"penstock_{name}"), name)
     assert daemon.metric("penstock_worker_up", WORKER) == 1
-    assert f'penstock_queue_ready{{subscription="{QUEUE}"}} 0' in daemon.get("/metrics")[1]
-    assert daemon.get("/livez") == daemon.get("/readyz") == (200, "ok\n")
+    ready = f'penstock_queue_ready{{subscription="{QUEUE}"}} 0'
+    until(partial(daemon.says, "/metrics", 200, ready), "nothing is ready")
+    for page in ("/livez", "/readyz"):
+        until(partial(daemon.says, page, 200, "ok\n"), page)
     daemon.wait_past_start()
     end_sessions(db, own, f"penstock {QUEUE}")
     publish_batch(own, [Message(TOPIC, str(number).encode()) for number in range(21, 26)])

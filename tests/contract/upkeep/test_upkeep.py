@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def test_it_sequences_sweeps_and_keeps_storage_ahead(db: ContractDatabase, start
     until(lambda: program.metric(SEQUENCED, "sequencer") == 5, "the count")
     until(lambda: program.metric("penstock_swept_consumers_total", "sweep") == 1, "the other one")
     assert program.get("/livez") == (200, "ok\n")
-    assert program.get("/readyz") == (200, "ok\n")
+    until(lambda: program.get("/readyz") == (200, "ok\n"), "it is ready")
     program.terminate()
     assert program.exit_code() == 0
     assert program.events()[-1]["event"] == "draining"
@@ -118,7 +119,7 @@ def test_several_beside_each_other_do_no_harm(db: ContractDatabase, start: Start
     for each in programs:
         assert each.metric("penstock_worker_restarts_total", "sequencer") == 0
         assert each.metric("penstock_worker_restarts_total", "sweep") == 0
-        assert each.get("/readyz")[0] == 200
+        until(partial(each.says, "/readyz", 200), "it is ready")
         each.terminate()
     assert [each.exit_code() for each in programs] == [0, 0]
 
