@@ -40,10 +40,15 @@ def put(connection: Connection, text: str, *, key: str | None = None, name: str 
     publish(connection, name, text.encode(), key=key)
 
 
-def drain(connection: Connection, max_events: int = 10_000) -> int:
-    """Sequence until nothing is left.  Returns how many events got their sequence."""
+def drain(connection: Connection, max_events: int = 10_000, *, announce: bool = False) -> int:
+    """Sequence until nothing is left.  Returns how many events got their sequence.
+
+    ``announce``: consumers hear of it, as of a sequencer's passes.
+    """
     total = 0
-    while (result := log.sequence(connection, max_events)).sequenced or result.more:
+    while (
+        result := log.sequence(connection, max_events, announce=announce)
+    ).sequenced or result.more:
         total += result.sequenced
     assert not result.busy
     return total

@@ -37,7 +37,7 @@ def filled(
 
 
 def more(connection: Connection, events: int, partitions: int = 1, start: int = 1) -> None:
-    """Further events in each partition."""
+    """Further events in each partition.  A consumer hears of them: its clock may stand still."""
     publish_batch(
         connection,
         [
@@ -46,7 +46,7 @@ def more(connection: Connection, events: int, partitions: int = 1, start: int = 
             for partition in range(partitions)
         ],
     )
-    drain(connection)
+    drain(connection, announce=True)
 
 
 def pass_time(connection: Connection, seconds: float) -> None:
