@@ -3,6 +3,9 @@
 Each process gets a third, in this order, and one that has finished takes from the end of another's.
 So what stands at the beginning of a third stays together, and its servers are started once: Spark;
 Kafka and Pulsar; the other sinks of relays.
+
+Then come tests with a time limit of their own.  At the end of a run, a process with one of them
+would keep the two others waiting.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ def in_thirds(items: list[pytest.Item]) -> list[pytest.Item]:
             others.append(item)
         else:
             groups[number].append(item)
+    others.sort(key=lambda item: item.get_closest_marker("timeout") is None)
     third = (len(items) - len(long_ones)) // _PROCESSES
     found: list[pytest.Item] = []
     for group in groups:

@@ -286,6 +286,7 @@ def test_a_thousand_topics_load_in_seconds(house: House, policy_path: Path) -> N
     assert spent < 8
 
 
+@pytest.mark.long
 def test_dagster_validates_the_workspace_at_the_root(environment: pytest.MonkeyPatch) -> None:
     """As a person does it, with the database down: loaded, one message, and nothing warns."""
     environment.setenv("PENSTOCK_DATABASE_URL", DOWN)

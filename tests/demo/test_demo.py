@@ -79,6 +79,7 @@ def _figure(said: str, name: str) -> int:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.long
 def test_sigterm_leaves_nothing_running(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tools.demo", "--no-platform", "--directory", str(tmp_path)]
     with (tmp_path / "said").open("wb") as output:

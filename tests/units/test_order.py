@@ -25,9 +25,10 @@ def test_each_group_begins_a_third() -> None:
     kafka = [_item("tests/relay/test_k.py", "kafka"), _item("tests/test_k.py", "kafka")]
     redis = _item("tests/relay/test_r.py")
     slow = _item("tests/relay/test_k.py", "kafka", "long")
-    found = in_thirds([slow, *others[:3], *kafka, redis, *others[3:], spark])
-    assert len(found) == 11
-    assert found[0] is spark
+    attack = _item("tests/faults/test_a.py", "timeout")
+    found = in_thirds([slow, *others[:3], *kafka, redis, *others[3:], attack, spark])
+    assert len(found) == 12
+    assert found[:2] == [spark, attack]
     assert found[3:5] == kafka
     assert found[6] is redis
     assert found[-1] is slow
