@@ -26,10 +26,15 @@ MOST_ACCOUNTS = 64
 
 
 class Outgoing(NamedTuple):
-    """An event to publish, and the text that makes a repetition of it known as one."""
+    """An event to publish, and the text that makes a repetition of it known as one.
+
+    Events of one call may share the text.  Then ``number`` counts them from 0, their ids follow one
+    another, and all of them are published or none is.
+    """
 
     message: Message
     claim: str | None = None
+    number: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -25,6 +25,7 @@ from uuid import UUID
 
 import penstock
 from consumers.gateway.answers import Refused
+from consumers.gateway.claims import Claims, calls_of
 from consumers.gateway.lanes import MOST_ACCOUNTS, Outgoing, Part, PublishLane, Unpublished
 from consumers.gateway.pool import Pool, Principal
 from consumers.gateway.turns import Turn
@@ -32,9 +33,7 @@ from penstock import database
 from penstock.driver_errors import driver_error, errno_of, sqlstate_of
 from penstock.errors import AccountNotFound, BackPressure, TopicNotFound, UsageError
 from penstock.publishing import recent_sends
-from penstock.publishing.event_ids import uuid7s
 from penstock.publishing.for_accounts import AccountTopic, is_plain, publish_for_accounts
-from penstock.publishing.recent_sends import Send
 from penstock.publishing.refusals import refusals
 from penstock.publishing.rows import row
 from penstock.records import Message
@@ -235,22 +234,19 @@ def publish_together(connection: Any, wanted: Sequence[Outgoing]) -> list[UUID]:
     messages = [each.message for each in wanted]
     if wanted[0].claim is None:
         return penstock.publish_batch(connection, messages)
-    ids = uuid7s(len(wanted))
-    sends = [
-        Send(each.message.topic, each.claim or "", event_id)
-        for each, event_id in zip(wanted, ids, strict=True)
+    claims = Claims(wanted)
+    originals = recent_sends.claim(connection, claims.sends, CLAIM_SECONDS)
+    fresh = [
+        replace(messages[place], event_id=event_id) for place, event_id in claims.fresh(originals)
     ]
-    originals = recent_sends.claim(connection, sends, CLAIM_SECONDS)
-    fresh = [place for place, original in enumerate(originals) if original is None]
     try:
-        penstock.publish_batch(
-            connection, [replace(messages[place], event_id=ids[place]) for place in fresh]
-        )
+        penstock.publish_batch(connection, fresh)
     except Exception as error:
         if _is_refusal(error):
-            recent_sends.release(connection, [sends[place] for place in fresh])
+            both = zip(claims.sends, originals, strict=True)
+            recent_sends.release(connection, [send for send, original in both if original is None])
         raise
-    return [original or mine for original, mine in zip(originals, ids, strict=True)]
+    return claims.ids(originals)
 
 
 def publish_apart(connection: Any, wanted: Sequence[Outgoing]) -> list[UUID | Exception]:
@@ -260,7 +256,7 @@ def publish_apart(connection: Any, wanted: Sequence[Outgoing]) -> list[UUID | Ex
     halved, and events of a topic that is missing or has too much waiting fail together.
     """
     messages = [each.message for each in wanted]
-    made: list[UUID | Exception | None] = [*refusals(connection, messages)]
+    made = _refused_calls(wanted, refusals(connection, messages))
     possible = [place for place, each in enumerate(made) if each is None]
     left = [possible] if possible else []
     tries = 0
@@ -276,7 +272,7 @@ def publish_apart(connection: Any, wanted: Sequence[Outgoing]) -> list[UUID | Ex
                 if not _is_refusal(error):
                     raise
                 tries += 0 if isinstance(error, _REFUSALS) else _TRIES_OF_A_WAIT
-                parts = _parts(some, messages, error)
+                parts = _parts(some, wanted, error)
                 left += parts
                 results = [] if parts else [_alone(error)] * len(some)
         else:
@@ -300,16 +296,29 @@ def _wrote_nothing(error: Exception) -> bool:
     return _is_refusal(error) or bool(kinds & {"DataError", "ProgramLimitExceeded"})
 
 
-def _parts(some: list[int], messages: Sequence[Message], error: Exception) -> list[list[int]]:
+def _refused_calls(
+    wanted: Sequence[Outgoing], refused: Sequence[UsageError | None]
+) -> list[UUID | Exception | None]:
+    """Of a call that shares a claim, nothing is published when one of its events is refused."""
+    made: list[UUID | Exception | None] = [*refused]
+    for call in calls_of(wanted):
+        if any(refused[place] for place in call):
+            for place in call:
+                made[place] = refused[place] or Refused(503, "another event of the call is refused")
+    return made
+
+
+def _parts(some: list[int], wanted: Sequence[Outgoing], error: Exception) -> list[list[int]]:
     """How to try again what was refused together; nothing: all of it stays refused."""
     by_topic = defaultdict(list)
     for place in some:
-        by_topic[messages[place].topic].append(place)
+        by_topic[wanted[place].message.topic].append(place)
     if len(by_topic) > 1:
         return list(by_topic.values())
-    if len(some) == 1 or isinstance(error, TopicNotFound | BackPressure):
+    calls = calls_of([wanted[place] for place in some])
+    if len(calls) == 1 or isinstance(error, TopicNotFound | BackPressure):
         return []
-    half = len(some) // 2
+    half = calls[len(calls) // 2][0]
     return [some[half:], some[:half]]  # the first half is tried first
 
 

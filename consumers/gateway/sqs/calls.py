@@ -13,9 +13,12 @@ from urllib.parse import unquote, urlsplit
 from consumers.gateway.answers import Refused, as_refused
 from consumers.gateway.calls import HttpCall
 from consumers.gateway.sqs.attributes import FIFO_SUFFIX, LONGEST_RETENTION, effective, usual_number
+from consumers.gateway.sqs.contents import MOST_BYTES
 from consumers.gateway.sqs.errors import SqsError, missing
 from consumers.gateway.sqs.sequences import SequenceNumbers
-from penstock.errors import PenstockError
+from penstock.database.steps import run
+from penstock.errors import PenstockError, TopicNotFound
+from penstock.publishing.known_topics import known_topics
 from penstock.subscriptions import labels, queue
 
 T = TypeVar("T")
@@ -37,6 +40,8 @@ class QueueFacts:
     changed_at: int
     purged_at: float = 0.0
     is_fifo: bool = False
+    #: What its topic takes.
+    max_payload_bytes: int = MOST_BYTES
 
     def effective(self) -> dict[str, str]:
         """All attributes, as told or as usual."""
@@ -87,6 +92,8 @@ class SqsCall:
     base: str
     region: str
     operation: str
+    #: Of its whole body.
+    digest: str
 
     @property
     def account(self) -> str:
@@ -190,7 +197,15 @@ def facts_of(connection: Any, address: str) -> QueueFacts:
         int(found.changed_at.timestamp()) if found.changed_at else 0,
         float(told.get("purged_at", 0)),
         address.endswith(FIFO_SUFFIX),
+        _max_payload_bytes(connection, address),
     )
+
+
+def _max_payload_bytes(connection: Any, topic: str) -> int:
+    try:
+        return run(connection, known_topics(connection).looked_up(topic)).max_payload_bytes
+    except TopicNotFound:
+        return MOST_BYTES  # it was deleted beside its queue: a send says so
 
 
 def locked_facts_of(connection: Any, address: str) -> QueueFacts:

@@ -11,6 +11,7 @@ import msgspec
 from consumers.gateway.answers import GatewayAnswer
 from consumers.gateway.bodies import Bodies, require_length
 from consumers.gateway.calls import Gone, HttpCall, Receive, Send, Services
+from consumers.gateway.credentials.shown import sha256_hex
 from consumers.gateway.front import answer, headers_of, origin_of, shown_by
 from consumers.gateway.present import TooManyRequests
 from consumers.gateway.room import AnswerShare
@@ -132,6 +133,7 @@ class SqsDoor:
                 services.settings.sqs_url or f"{origin.scheme}://{headers['host']}",
                 signer.signed.region,
                 headers["x-amz-target"].removeprefix(TARGET),
+                sha256_hex(body),
             )
             made = await self._in_quota(call, until_sent)
         return GatewayAnswer(200, msgspec.json.encode(made), JSON)

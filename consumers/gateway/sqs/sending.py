@@ -1,7 +1,7 @@
 """Sending messages: one, or up to ten.
 
 An SDK that gets no answer sends its call again, with the same invocation id.  So the id is a part
-of the text that a message claims for five minutes: the second attempt finds the first one's event.
+of the text that a call claims for five minutes: the second attempt finds the first one's events.
 A message of a FIFO queue claims its deduplication id instead.
 """
 
@@ -14,13 +14,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
+from consumers.gateway.claims import following_ids
 from consumers.gateway.lanes import Outgoing
 from consumers.gateway.sqs.calls import QueueFacts, SqsCall
 from consumers.gateway.sqs.contents import MOST_BYTES, Contents, contents
 from consumers.gateway.sqs.entries import Entry, entries_of, outcomes, told
-from consumers.gateway.sqs.errors import SqsError, missing, of_fifo_only
+from consumers.gateway.sqs.errors import SqsError, invalid, missing, of_fifo_only
 from penstock.records import Message
 
 _LONGEST_DELAY = 900
@@ -33,7 +32,9 @@ class _Ready:
     """A message that is checked."""
 
     contents: Contents
-    outgoing: Outgoing
+    delay: int
+    #: Its deduplication id in a FIFO queue, with the scope.
+    claim: str | None
     is_numbered: bool
 
 
@@ -41,7 +42,7 @@ async def send(call: SqsCall) -> dict[str, Any]:
     """Send one message."""
     facts = await call.facts()
     ready = _ready(call, call.given, facts)
-    (published,) = _enqueue(call, [ready])
+    (published,) = _enqueue(call, [ready], [0])
     return await _answer(call, ready, published)
 
 
@@ -56,7 +57,8 @@ async def send_batch(call: SqsCall) -> dict[str, Any]:
             "BatchRequestTooLong",
             f"Batch requests cannot be longer than {MOST_BYTES} bytes.",
         )
-    answers = iter(await _answers(call, ready, _enqueue(call, ready)))
+    good = [place for place, each in enumerate(given) if isinstance(each, _Ready)]
+    answers = iter(await _answers(call, ready, _enqueue(call, ready, good)))
     return told(entries, [each if isinstance(each, Exception) else next(answers) for each in given])
 
 
@@ -85,16 +87,15 @@ def _ready(call: SqsCall, given: Entry, facts: QueueFacts) -> _Ready:
     elif made.deduplication is not None:
         raise of_fifo_only(made.deduplication, "MessageDeduplicationId")
     else:
-        claim = _attempt(call, given)
-    message = Message(
-        call.address(),
-        made.body.encode(),
-        key=made.group if facts.is_fifo else None,
-        content_type=_TEXT,
-        headers=made.headers(),
-        not_before=datetime.now(UTC) + timedelta(seconds=delay) if delay else None,
-    )
-    return _Ready(made, Outgoing(message, claim), is_numbered=facts.is_fifo and not delay)
+        claim = None
+    if len(made.body.encode()) > facts.max_payload_bytes:
+        # Here, and not by the database: the messages of a call that share a claim share their fate.
+        raise invalid(
+            f"{len(made.body)} letters",
+            "MessageBody",
+            f"The topic of the queue takes {facts.max_payload_bytes} bytes.",
+        )
+    return _Ready(made, delay, claim, is_numbered=facts.is_fifo and not delay)
 
 
 def _delay(given: Entry, facts: QueueFacts) -> int:
@@ -130,12 +131,15 @@ def _of_fifo(made: Contents, facts: QueueFacts) -> tuple[Contents, str]:
     return replace(made, deduplication=text), claim_of("deduplication", scope, text)
 
 
-def _attempt(call: SqsCall, given: Entry) -> str | None:
-    """What an attempt has in common with the others of the same call, and with no other call."""
+def _attempt(call: SqsCall, good: list[int]) -> str | None:
+    """What an attempt has in common with the others of the same call, and with no other call.
+
+    It says which of the messages are good, so that each claim is for the same ones.
+    """
     invocation = call.http.shown.header(_INVOCATION)
     if not invocation:
         return None
-    return claim_of("attempt", invocation, call.operation, msgspec.json.encode(given).decode())
+    return claim_of("attempt", invocation, call.operation, call.digest, *map(str, good))
 
 
 def claim_of(*parts: str) -> str:
@@ -147,11 +151,30 @@ def claim_of(*parts: str) -> str:
     return digest.hexdigest()
 
 
-def _enqueue(call: SqsCall, ready: list[_Ready]) -> list[asyncio.Future[UUID]]:
+def _enqueue(call: SqsCall, ready: list[_Ready], good: list[int]) -> list[asyncio.Future[UUID]]:
     if not ready:
         return []
-    publishes = call.http.services.publishes
-    return publishes.enqueue(call.http.caller.principal, [each.outgoing for each in ready])
+    wanted = _outgoing(call, ready, None if call.is_fifo else _attempt(call, good))
+    return call.http.services.publishes.enqueue(call.http.caller.principal, wanted)
+
+
+def _outgoing(call: SqsCall, ready: list[_Ready], shared: str | None) -> list[Outgoing]:
+    """The events of a call: in a FIFO queue each with a claim of its own, else with one for all."""
+    address, is_fifo = call.address(), call.is_fifo
+    now = datetime.now(UTC)
+    found: list[Outgoing] = []
+    for number, (each, event_id) in enumerate(zip(ready, following_ids(len(ready)), strict=True)):
+        message = Message(
+            address,
+            each.contents.body.encode(),
+            key=each.contents.group if is_fifo else None,
+            content_type=_TEXT,
+            headers=each.contents.headers(),
+            event_id=event_id,
+            not_before=now + timedelta(seconds=each.delay) if each.delay else None,
+        )
+        found.append(Outgoing(message, each.claim or shared, number if shared else 0))
+    return found
 
 
 async def _answer(call: SqsCall, ready: _Ready, published: asyncio.Future[UUID]) -> dict[str, Any]:

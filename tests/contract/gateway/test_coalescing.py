@@ -7,7 +7,7 @@ import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ import pytest
 import penstock
 from consumers.gateway import publishing
 from consumers.gateway.answers import Refused
+from consumers.gateway.claims import following_ids
 from consumers.gateway.lanes import Outgoing
 from consumers.gateway.pool import Pool, Principal
 from consumers.gateway.publishing import Coalescer
@@ -292,6 +293,30 @@ def test_what_is_refused_leaves_no_claim(batch: Batch) -> None:
         "SELECT count(*) FROM penstock.recent_sends WHERE send_key = 'x'"
     )
     assert count == 0
+
+
+@proves("a resend of SQS", guard="a call stays whole")
+def test_a_call_that_shares_a_claim_is_published_whole_or_not_at_all(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: halves tear it apart, and a resend doubles what its first half has published."""
+
+    def call(claim: str, last: Message) -> list[Outgoing]:
+        ids = following_ids(3)
+        given = [batch.message(), batch.message(), last]
+        return [
+            Outgoing(replace(each, event_id=event_id), claim, number)
+            for number, (each, event_id) in enumerate(zip(given, ids, strict=True))
+        ]
+
+    good, bad = call("a", batch.message()), call("x", batch.message(not_before=FAR))
+    results = batch.send([*good, *bad])
+    assert kinds(results) == ["UUID"] * 3 + ["InvalidArgument"] * 3
+    assert batch.send(call("a", batch.message())) == results[:3]
+    monkeypatch.setattr(
+        publishing, "calls_of", lambda some: [[place] for place in range(len(some))]
+    )
+    assert "UUID" in kinds(batch.send(call("y", batch.message(not_before=FAR))))
 
 
 def test_publishes_that_wait_for_another_transaction_stop_nobody(

@@ -123,3 +123,42 @@ def test_a_resend_while_the_first_is_open_comes_again_and_gets_its_id(
         may_end.set()
         thread.join()
     assert ids(*replies, sent(shop, url, **ATTEMPT)) == ids(*replies)
+
+
+def batch(shop: Client, url: str, *bodies: str, **headers: str) -> dict[str, str]:
+    """The ids by entry of a SendMessageBatch."""
+    entries = [{"Id": f"e{n}", "MessageBody": body} for n, body in enumerate(bodies)]
+    given = json.dumps({"QueueUrl": url, "Entries": entries}).encode()
+    reply = raw(shop, "SendMessageBatch", given, **headers)
+    return {each["Id"]: each["MessageId"] for each in reply.json()["Successful"]}
+
+
+@proves("a resend of SQS")
+def test_a_batch_is_claimed_once_and_a_resend_tells_the_same_ids(
+    gateway: Gateway, shop: Client, sqs: Any, url: str
+) -> None:
+    """One row for the whole call; an entry that is refused is refused both times."""
+    count = "SELECT count(*) FROM penstock.recent_sends"
+    ((before,),) = gateway.db.run(count)
+    first = batch(shop, url, "a", "b", "\x00", "d", **ATTEMPT)
+    assert first.keys() == {"e0", "e1", "e3"}
+    assert batch(shop, url, "a", "b", "\x00", "d", **ATTEMPT) == first
+    assert gateway.db.run(count) == [(before + 1,)]
+    other = batch(shop, url, "a", "b", "\x00", "e", **ATTEMPT)
+    assert not set(other.values()) & set(first.values())
+    found = received(sqs, url, 6)
+    assert {each["MessageId"] for each in found} == {*first.values(), *other.values()}
+    assert sorted(each["Body"] for each in found) == ["a", "a", "b", "b", "d", "e"]
+
+
+def test_what_the_topic_does_not_take_is_refused_by_itself(
+    gateway: Gateway, shop: Client, sqs: Any
+) -> None:
+    """Before it waits: the messages of a call share a claim, and so their fate."""
+    url = sqs.create_queue(QueueName="short")["QueueUrl"]
+    topic = f"{shop.account}/short"
+    gateway.db.run(f"UPDATE penstock.topics SET max_payload_bytes = 3 WHERE address = '{topic}'")
+    first = batch(shop, url, "abc", "abcd", "x", **ATTEMPT)
+    assert first.keys() == {"e0", "e2"}
+    assert batch(shop, url, "abc", "abcd", "x", **ATTEMPT) == first
+    assert len(received(sqs, url, 2)) == 2
