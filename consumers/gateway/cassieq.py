@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -16,6 +17,7 @@ from consumers.gateway.answers import GatewayAnswer, Refused, as_json
 from consumers.gateway.calls import HttpCall, number
 from consumers.gateway.operations import Operation, Parameter
 from consumers.gateway.queues import handed_out
+from consumers.gateway.topics import MOST_LISTED
 from penstock.errors import MalformedReceipt, SubscriptionNotFound
 from penstock.records import Message
 from penstock.subscriptions import list_subscriptions, queue, stream
@@ -45,18 +47,32 @@ class MessageUpdate(msgspec.Struct):
 
 
 async def list_queues(call: HttpCall) -> GatewayAnswer:
-    """All queues of the account."""
+    """The queues of the account, so many at a time; the header Link says where to go on."""
+    given, account = call.queries(), call.caller.account
+    most = number(given, "max_rows", MOST_LISTED, 1, MOST_LISTED)
 
-    def work(connection: Any) -> list[dict[str, Any]]:
-        root = f"{call.caller.account}/"
-        return [
-            _definition(call.caller.account, each.name.removeprefix(root), settings)
-            for each in list_subscriptions(connection)
-            if each.mode == "queue" and each.name.startswith(root)
+    def work(connection: Any) -> tuple[list[dict[str, Any]], bool]:
+        found = list_subscriptions(
+            connection,
+            account,
+            mode="queue",
+            after=f"{account}/{given.get('after', '')}",
+            max_rows=most + 1,
+        )
+        rows = [
+            _definition(account, each.name.removeprefix(f"{account}/"), settings)
+            for each in found[:most]
             for settings in [queue.describe(connection, each.name)]
         ]
+        return rows, len(found) > most
 
-    return as_json(200, await call.run(work))
+    rows, has_more = await call.run(work)
+    more = {}
+    if has_more:
+        after = quote(rows[-1]["queueName"], safe="")
+        address = f"{call.shown.path}?max_rows={most}&after={after}"
+        more = {"Link": f'<{address}>; rel="next"'}
+    return as_json(200, rows, more)
 
 
 async def create_queue(call: HttpCall) -> GatewayAnswer:
@@ -232,7 +248,11 @@ OPERATIONS = (
     ),
     Operation(
         "GET", "/queues", "g", "getQueues", "List the queues of the account",
-        list_queues, {200: "the queues"},
+        list_queues, {200: "the queues by name; the header Link says where there are more"},
+        queries=(
+            Parameter("max_rows", "integer", f"{MOST_LISTED:,}, which is the most"),
+            Parameter("after", "string", "the next page: queues after this name"),
+        ),
     ),
     Operation(
         "POST", "/queues", "c", "createQueue", "Create a queue",

@@ -18,11 +18,12 @@ from consumers.gateway.groups import ConsumerGroup
 from consumers.gateway.operations import Operation, Parameter
 from consumers.gateway.room import most_events, size_of
 from consumers.gateway.streams import COMMENT_SECONDS, begin_stream, together, until_gone
+from consumers.gateway.topics import MOST_LISTED
 from ops.sinks.cloudevents import to_json
 from penstock import subscriptions
 from penstock.errors import StaleLease, WrongMode
 from penstock.records import Event, Lease
-from penstock.subscriptions import stream
+from penstock.subscriptions import Subscription, stream
 from penstock.subscriptions.stream import Membership
 
 #: Events of one poll.
@@ -196,9 +197,19 @@ def _held(held: dict[tuple[str, int], Lease], root: str, place: DonePlace) -> tu
 
 
 async def list_subscriptions(call: HttpCall) -> GatewayAnswer:
-    """The stream subscriptions of the account."""
-    root = f"{call.caller.account}/"
-    found = await call.run(subscriptions.list_subscriptions)
+    """The stream subscriptions of the account, so many at a time; ``next`` says where to go on."""
+    given, account = call.queries(), call.caller.account
+    most = number(given, "max_rows", MOST_LISTED, 1, MOST_LISTED)
+    root = f"{account}/"
+
+    def work(connection: Any) -> list[Subscription]:
+        after = root + given.get("after", "")
+        return subscriptions.list_subscriptions(
+            connection, account, mode="stream", after=after, max_rows=most + 1
+        )
+
+    found = await call.run(work)
+    more = {"next": found[most - 1].name.removeprefix(root)} if len(found) > most else {}
     return as_json(
         200,
         {
@@ -210,10 +221,10 @@ async def list_subscriptions(call: HttpCall) -> GatewayAnswer:
                     "lease_seconds": each.lease_seconds,
                     "paused_at": each.paused_at,
                 }
-                for each in found
-                if each.mode == "stream" and each.name.startswith(root)
+                for each in found[:most]
             ]
-        },
+        }
+        | more,
     )
 
 
@@ -294,7 +305,11 @@ OPERATIONS = (
     Operation(
         "GET", "/subscriptions", "g", "listSubscriptions",
         "List the stream subscriptions of the account", list_subscriptions,
-        {200: "the subscriptions"},
+        {200: "the subscriptions by name, and next when there are more"},
+        queries=(
+            Parameter("max_rows", "integer", f"{MOST_LISTED:,}, which is the most"),
+            Parameter("after", "string", "the next page: subscriptions after this name"),
+        ),
     ),
     Operation(
         "POST", "/subscriptions", "c", "createSubscription",

@@ -67,15 +67,13 @@ async def list_topics(call: HttpCall) -> GatewayAnswer:
     given, root = call.queries(), call.caller.account
     most = number(given, "max_rows", MOST_LISTED, 1, MOST_LISTED)
 
-    def work(connection: Any) -> tuple[list[Topic], bool]:
+    def work(connection: Any) -> list[Topic]:
         after = given.get("after", "")
-        found = [each for each in names.list_topics(connection, root) if each.address > after]
-        found.sort(key=lambda each: each.address)
-        return found[:most], len(found) > most
+        return names.list_topics(connection, root, after=after, max_rows=most + 1)
 
-    rows, has_more = await call.run(work)
-    told = {"topics": [asdict(each) for each in rows]}
-    return as_json(200, told | ({"next": rows[-1].address} if has_more else {}))
+    found = await call.run(work)
+    told = {"topics": [asdict(each) for each in found[:most]]}
+    return as_json(200, told | ({"next": found[most - 1].address} if len(found) > most else {}))
 
 
 async def create_topic(call: HttpCall) -> GatewayAnswer:

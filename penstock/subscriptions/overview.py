@@ -126,9 +126,20 @@ class Statistics:
 _TIMES_FROM = 9
 
 
-def list_subscriptions(connection: Any) -> list[Subscription]:
-    """All that the login may see, by name."""
-    return [_subscription(row) for row in database.call(connection, "list_subscriptions")]
+def list_subscriptions(
+    connection: Any,
+    namespace: str = "",
+    *,
+    mode: str = "",
+    after: str = "",
+    max_rows: int | None = None,
+) -> list[Subscription]:
+    """Those that the login may see, by name; all below a namespace and of a mode, if one is given.
+
+    In the order of their names: those that come ``after`` one, and at most ``max_rows``.
+    """
+    binds = {"of_mode": mode, "namespace": namespace, "after": after, "max_rows": max_rows}
+    return [_subscription(row) for row in database.call(connection, "list_subscriptions", **binds)]
 
 
 def describe_subscription(connection: Any, subscription: str) -> Subscription:

@@ -184,13 +184,15 @@ def delete_topic(tx: MemoryTransaction, topic: str, with_subscriptions: bool) ->
 
 
 @statement
-def list_topics(tx: MemoryTransaction, namespace: str) -> list[Row]:
-    """The topics at or below a namespace; all of them when it is empty."""
+def list_topics(
+    tx: MemoryTransaction, namespace: str, after: str, max_rows: int | None
+) -> list[Row]:
+    """The topics at or below a namespace, all of them when it is empty; those after an address."""
     return sorted(
         (topic.address, topic.partitions, topic.created_at, topic.strategy)
         for topic in tx.rows("topics").values()
-        if not namespace or _is_in(topic.address, namespace)
-    )
+        if topic.address > after and (not namespace or _is_in(topic.address, namespace))
+    )[:max_rows]
 
 
 @statement

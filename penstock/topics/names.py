@@ -116,11 +116,17 @@ def delete_topic(connection: Any, topic: str, *, with_subscriptions: bool = Fals
     database.call(connection, "delete_topic", **binds)
 
 
-def list_topics(connection: Any, namespace: str = "") -> list[Topic]:
-    """The topics at or below a namespace that the login may see; all when it is empty."""
+def list_topics(
+    connection: Any, namespace: str = "", *, after: str = "", max_rows: int | None = None
+) -> list[Topic]:
+    """The topics at or below a namespace that the login may see; all when it is empty.
+
+    In the order of their addresses: those that come ``after`` one, and at most ``max_rows``.
+    """
     if namespace:
         validation.namespace(namespace)
-    return [Topic(*row) for row in database.call(connection, "list_topics", namespace=namespace)]
+    binds = {"namespace": namespace, "after": after, "max_rows": max_rows}
+    return [Topic(*row) for row in database.call(connection, "list_topics", **binds)]
 
 
 def describe_topic(connection: Any, topic: str) -> TopicDescription:

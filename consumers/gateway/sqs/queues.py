@@ -274,8 +274,7 @@ async def _queues(call: SqsCall) -> list[tuple[str, str | None]]:
     def work(connection: Any) -> list[tuple[str, str | None]]:
         return sorted(
             (each.name.removeprefix(root), each.dead_letters_to)
-            for each in list_subscriptions(connection)
-            if each.mode == "queue" and each.name.startswith(root)
+            for each in list_subscriptions(connection, call.account, mode="queue")
         )
 
     return [each for each in await call.run(work) if only in {None, each[0]}]

@@ -37,7 +37,7 @@ CALL penstock.resume_subscription(%(subscription)s)
 -- Every subscription that the login may see.
 -- json: 2
 -- reads only
-CALL penstock.list_subscriptions()
+CALL penstock.list_subscriptions(%(of_mode)s, %(namespace)s, %(after)s, %(max_rows)s)
 
 -- name: describe_subscription
 -- One subscription, as in list_subscriptions.

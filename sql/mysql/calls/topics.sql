@@ -51,7 +51,7 @@ CALL penstock.delete_topic(%(topic)s, %(with_subscriptions)s)
 -- name: list_topics
 -- The topics at or below a namespace; all topics when the namespace is ''.
 -- reads only
-CALL penstock.list_topics(%(namespace)s)
+CALL penstock.list_topics(%(namespace)s, %(after)s, %(max_rows)s)
 
 -- name: describe_topic
 -- What is set for a topic, and how many subscriptions read it.

@@ -2,12 +2,13 @@
 -- The subscriptions that the login may see: which topics they read, their times in seconds, and, for one that
 -- is paused, since when, by whom and why. dead_letters_to is the topic that its dead letters are published to, if the
 -- login may see that, and dead_letters_origin who has set it: 'hand', or 'file ' and the name of the policy file.
--- dead_letters_problem says why nothing goes there: who has set it lost a right.
-CREATE PROCEDURE list_subscriptions()
+-- dead_letters_problem says why nothing goes there: who has set it lost a right. In the order of their names: those of
+-- a mode and below a namespace ('': of all), that come after one, and at most max_rows of them (NULL: all).
+CREATE PROCEDURE list_subscriptions(of_mode LONGTEXT, namespace LONGTEXT, after LONGTEXT, max_rows BIGINT)
 READS SQL DATA
 BEGIN
     CALL refuse_serializable('list_subscriptions()');
-    CALL show_subscriptions(NULL);
+    CALL show_subscriptions(NULL, of_mode, namespace, after, max_rows);
 END;
 
 -- name: describe_subscription
@@ -18,7 +19,7 @@ BEGIN
     DECLARE owner_id BIGINT;
     CALL refuse_serializable('describe_subscription()');
     CALL require_subscription(subscription, owner_id);
-    CALL show_subscriptions(owner_id);
+    CALL show_subscriptions(owner_id, '', '', '', 1);
 END;
 
 -- name: subscription_lag

@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS subscriptions (
     dead_letters_at DATETIME(6),
     dead_letters_origin VARCHAR(505),
     UNIQUE KEY subscriptions_name (name_hash),
+    KEY subscriptions_listed (name),
     CONSTRAINT subscriptions_mode CHECK (mode IN ('stream', 'queue')),
     CONSTRAINT subscriptions_times CHECK (heartbeat_seconds > 0 AND lease_seconds >= 3 * heartbeat_seconds)
 ) ENGINE = InnoDB;

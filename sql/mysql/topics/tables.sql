@@ -48,6 +48,7 @@ CREATE TABLE IF NOT EXISTS topics (
     known_as VARCHAR(4030),
     UNIQUE KEY topics_address (address_hash),
     KEY topics_namespace (namespace_id),
+    KEY topics_listed (address(600)),
     CONSTRAINT topics_partitions CHECK (partitions BETWEEN 1 AND 65536)
 ) ENGINE = InnoDB;
 

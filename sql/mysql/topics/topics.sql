@@ -161,16 +161,24 @@ BEGIN
 END;
 
 -- name: list_topics
--- The topics at or below a namespace that the login may see; all such topics when the namespace is ''.
-CREATE PROCEDURE list_topics(namespace LONGTEXT)
+-- The topics at or below a namespace that the login may see; all such topics when the namespace is ''. In the order of
+-- their addresses: those that come after one, and at most max_rows of them (NULL: all). '0' comes next to '/'.
+CREATE PROCEDURE list_topics(namespace LONGTEXT, after LONGTEXT, max_rows BIGINT)
 READS SQL DATA
 BEGIN
+    DECLARE most BIGINT DEFAULT COALESCE(max_rows, 9223372036854775807);
+    DECLARE first, last LONGTEXT;
     CALL refuse_serializable('list_topics()');
+    SELECT IF(CHAR_LENGTH(namespace) = 0, '', CONCAT(namespace, '/')),
+           IF(CHAR_LENGTH(namespace) = 0, MAX(t.address), CONCAT(namespace, '0'))
+    INTO first, last
+    FROM topics AS t;
     SELECT t.address AS topic, t.partitions, t.created_at, t.strategy
     FROM topics AS t
-    WHERE (CHAR_LENGTH(namespace) = 0 OR LEFT(t.address, CHAR_LENGTH(namespace) + 1) = CONCAT(namespace, '/'))
+    WHERE t.address > after AND t.address BETWEEN first AND last AND LEFT(t.address, CHAR_LENGTH(first)) = first
       AND (NOT t.restricted AND @penstock_acting IS NULL OR has_right(t.namespace_id, 'any'))
-    ORDER BY CAST(t.address AS BINARY);
+    ORDER BY CAST(t.address AS BINARY)
+    LIMIT most;
 END;
 
 -- name: describe_topic

@@ -37,7 +37,7 @@ SELECT penstock.resume_subscription(%(subscription)s)
 SELECT
     name, mode, topics, heartbeat_seconds, lease_seconds, release_seconds, max_consumers, created_at, paused_at,
     paused_by, paused_reason, dead_letters_to, dead_letters_origin, dead_letters_problem
-FROM penstock.list_subscriptions()
+FROM penstock.list_subscriptions(%(of_mode)s, %(namespace)s, %(after)s, %(max_rows)s::bigint)
 
 -- name: describe_subscription
 -- One subscription, as in list_subscriptions.

@@ -48,7 +48,7 @@ SELECT penstock.delete_topic(%(topic)s, %(with_subscriptions)s)
 
 -- name: list_topics
 -- The topics at or below a namespace; all topics when the namespace is ''.
-SELECT topic, partitions, created_at, strategy FROM penstock.list_topics(%(namespace)s)
+SELECT topic, partitions, created_at, strategy FROM penstock.list_topics(%(namespace)s, %(after)s, %(max_rows)s::bigint)
 
 -- name: describe_topic
 -- What is set for a topic, and how many subscriptions read it.

@@ -2,14 +2,28 @@
 -- The subscriptions that the login may see: which topics they read, their times in seconds, and, for one that
 -- is paused, since when, by whom and why. dead_letters_to is the topic that its dead letters are published to, if the
 -- login may see that, and dead_letters_origin who has set it: 'hand', or 'file ' and the name of the policy file.
--- dead_letters_problem says why nothing goes there: who has set it lost a right.
-CREATE OR REPLACE FUNCTION list_subscriptions()
+-- dead_letters_problem says why nothing goes there: who has set it lost a right. In the order of their names: those of
+-- a mode and below a namespace ('': of all), that come after one, and at most max_rows of them (NULL: all).
+CREATE OR REPLACE FUNCTION list_subscriptions(
+    of_mode text DEFAULT '', namespace text DEFAULT '', after text DEFAULT '', max_rows bigint DEFAULT NULL
+)
 RETURNS TABLE (
     name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
     release_seconds double precision, max_consumers integer, created_at timestamptz, paused_at timestamptz,
     paused_by text, paused_reason text, dead_letters_to text, dead_letters_origin text, dead_letters_problem text
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off
+SET enable_bitmapscan = off AS $$
+DECLARE
+    -- '0' comes next to '/'.
+    root text COLLATE "C" := CASE
+        WHEN list_subscriptions.namespace = '' THEN '' ELSE list_subscriptions.namespace || '/' END;
+    last text COLLATE "C" := CASE
+        WHEN root = '' THEN (SELECT max(s.name) FROM subscriptions AS s)
+        ELSE list_subscriptions.namespace || '0'
+    END;
+BEGIN
+    RETURN QUERY
     SELECT s.name, s.mode, ARRAY(
                SELECT t.address FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
                WHERE r.subscription_id = s.id
@@ -21,8 +35,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
                    NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))),
            s.dead_letters_origin, forwarding_problem(s)
     FROM subscriptions AS s
-    WHERE (SELECT no_walls()) OR NOT reads_hidden(s.id)
+    WHERE s.name > list_subscriptions.after AND s.name BETWEEN root AND last AND starts_with(s.name, root)
+      AND list_subscriptions.of_mode IN (s.mode, '') AND ((SELECT no_walls()) OR NOT reads_hidden(s.id))
     ORDER BY s.name
+    LIMIT max_rows;
+END
 $$;
 
 -- name: describe_subscription

@@ -47,6 +47,8 @@ CREATE TABLE topics (
 );
 -- The topics of a namespace, for what is done to a subtree.
 CREATE UNIQUE INDEX topics_namespace ON topics (namespace_id, name);
+-- Page by page, in the order of the addresses. A whole address may be too long for an index.
+CREATE INDEX topics_listed ON topics (left(address, 600));
 -- Whether any topic has a limit, told by an index that is empty where none has.
 CREATE INDEX topics_limited ON topics (id)
 WHERE max_unsequenced_events IS NOT NULL OR max_unsequenced_bytes IS NOT NULL;

@@ -152,15 +152,32 @@ END
 $$;
 
 -- name: list_topics
--- The topics at or below a namespace that the login may see; all such topics when the namespace is ''.
-CREATE OR REPLACE FUNCTION list_topics(namespace text DEFAULT '')
+-- The topics at or below a namespace that the login may see; all such topics when the namespace is ''. In the order of
+-- their addresses: those that come after one, and at most max_rows of them (NULL: all).
+CREATE OR REPLACE FUNCTION list_topics(
+    namespace text DEFAULT '', after text DEFAULT '', max_rows bigint DEFAULT NULL
+)
 RETURNS TABLE (topic text, partitions integer, created_at timestamptz, strategy text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off
+SET enable_bitmapscan = off AS $$
+DECLARE
+    root text COLLATE "C" := CASE WHEN list_topics.namespace = '' THEN '' ELSE list_topics.namespace || '/' END;
+    -- What the index holds of an address. '0' comes next to '/'.
+    first text COLLATE "C" := left(GREATEST(list_topics.after, root), 600);
+    last text COLLATE "C" := CASE
+        WHEN root = '' THEN (SELECT max(left(t.address, 600)) FROM topics AS t)
+        ELSE left(list_topics.namespace || '0', 600)
+    END;
+BEGIN
+    RETURN QUERY
     SELECT t.address, t.partitions, t.created_at, t.strategy
     FROM topics AS t
-    WHERE (list_topics.namespace = '' OR starts_with(t.address, list_topics.namespace || '/'))
+    WHERE left(t.address, 600) BETWEEN first AND last AND t.address > list_topics.after
+      AND starts_with(t.address, root)
       AND (NOT t.restricted AND (SELECT as_login()) OR has_right(t.namespace_id, 'any'))
-    ORDER BY t.address
+    ORDER BY left(t.address, 600), t.address
+    LIMIT max_rows;
+END
 $$;
 
 -- name: describe_topic

@@ -108,15 +108,18 @@ def test_an_error_of_the_caller_passes_untouched(connection: psycopg.Connection[
         database.execute(connection, raising("23505"))
 
 
+_ALL: dict[str, Any] = {"namespace": "", "after": "", "max_rows": None}
+
+
 @pytest.mark.parametrize("name", ["topic_lookup", "list_topics"])
 def test_an_empty_database_is_not_migrated(empty_database_url: str, name: str) -> None:
-    binds = {"topic_lookup": {"topic": "a/b"}, "list_topics": {"namespace": ""}}[name]
+    binds = {"topic_lookup": {"topic": "a/b"}, "list_topics": _ALL}[name]
     with psycopg.connect(empty_database_url) as connection, pytest.raises(NotMigrated) as caught:
         database.call(connection, name, **binds)
     assert "penstock migrate" in str(caught.value)
 
 
 def test_an_older_schema_is_not_migrated(connection: psycopg.Connection[Any]) -> None:
-    connection.execute("DROP FUNCTION penstock.list_topics(text)")
+    connection.execute("DROP FUNCTION penstock.list_topics(text, text, bigint)")
     with pytest.raises(NotMigrated):
-        database.call(connection, "list_topics", namespace="")
+        database.call(connection, "list_topics", **_ALL)

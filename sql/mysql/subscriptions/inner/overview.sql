@@ -1,11 +1,18 @@
 -- name: show_subscriptions
--- The rows of list_subscriptions, for one subscription or for all (NULL).
-CREATE PROCEDURE show_subscriptions(only_id BIGINT)
+-- The rows of list_subscriptions, for one subscription or for all (NULL). '0' comes next to '/'.
+CREATE PROCEDURE show_subscriptions(
+    only_id BIGINT, of_mode LONGTEXT, namespace LONGTEXT, after LONGTEXT, max_rows BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE most BIGINT DEFAULT COALESCE(max_rows, 9223372036854775807);
+    DECLARE first, last LONGTEXT;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
+    SELECT IF(CHAR_LENGTH(namespace) = 0, '', CONCAT(namespace, '/')),
+           IF(CHAR_LENGTH(namespace) = 0, MAX(s.name), CONCAT(namespace, '0'))
+    INTO first, last
+    FROM subscriptions AS s;
     SELECT s.name, s.mode, COALESCE((
                SELECT JSON_ARRAYAGG(t.address)
                FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
@@ -18,8 +25,10 @@ BEGIN
                AS dead_letters_to,
            s.dead_letters_origin, forwarding_problem(s.id) AS dead_letters_problem
     FROM subscriptions AS s
-    WHERE (only_id IS NULL OR s.id = only_id) AND NOT reads_hidden(s.id)
-    ORDER BY s.name;
+    WHERE (only_id IS NULL OR s.id = only_id) AND s.name > after AND s.name BETWEEN first AND last
+      AND LEFT(s.name, CHAR_LENGTH(first)) = first AND of_mode IN (s.mode, '') AND NOT reads_hidden(s.id)
+    ORDER BY s.name
+    LIMIT most;
     SET SESSION group_concat_max_len = limit_before;
 END;
 
