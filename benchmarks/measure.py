@@ -48,14 +48,6 @@ class Aim:
             return f">= {self.value:,.0f}"
         return f"<= {self.at_most:,g}"
 
-    @classmethod
-    def of(cls, said: str) -> Aim:
-        """The aim that says this of itself."""
-        number = float(said.rpartition(" ")[2].rstrip("x").replace(",", ""))
-        if said.endswith("x"):
-            return cls(cost=number) if said.startswith("cost") else cls(ratio=number)
-        return cls(value=number) if said.startswith(">=") else cls(at_most=number)
-
     def met(self, value: float, ratio: float | None) -> bool:
         """Whether the figure reaches the aim.  A cost is the inverse of the ratio of two rates."""
         if self.value is not None:

@@ -65,4 +65,4 @@ def test_what_runs_have_is_published_as_their_medians() -> None:
     found = pages.of_runs([run(25, 2.0, 0.1), run(26, 9.0, 0.3), run(27, 2.6, 0.2)])
     each = found["latency_hot_p50"]
     assert (each.value, each.met, each.measured, each.runs) == (2.6, False, "2026-11-27", 3)
-    assert each.machine == "2 cores, fsync 0.20 ms"
+    assert (each.cores, each.fsync_ms) == (2, 0.2)
