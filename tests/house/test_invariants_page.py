@@ -23,6 +23,17 @@ def test_the_page_is_made() -> None:
     assert invariants_page.main(["--check"]) == 0, "run python -m tools.invariants_page"
 
 
+#: Only processes over minutes show these.
+ALL_LONG = {"Dagster alone is enough", "F22", "L2, L8", "L9"}
+
+
+def test_each_promise_has_a_test_of_every_day() -> None:
+    """Its long forms are beside that."""
+    found = invariants_page.proofs()
+    every_day = {each.promise for each in found if not each.is_long}
+    assert {each.promise for each in found} - every_day == ALL_LONG
+
+
 def test_every_guard_that_is_named_is_there() -> None:
     """A function that was renamed leaves no old name behind."""
     folders = ("penstock", "sql", "ops", "consumers", "resources", "dagster_project", "tests")

@@ -1,4 +1,4 @@
-"""A log that many tests only look at."""
+"""A log that many tests only look at, and tenants."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.kit.log import Connection, drain, put, topic
+from tests.kit.tenants import Tenants, tenant, three_topics
 from tests.support import PostgresServer
 
 
@@ -22,3 +23,22 @@ def log_of_one(postgres_server: PostgresServer, migrated_template: str) -> Itera
         drain(connection)
         yield connection
     postgres_server.drop(name)
+
+
+@pytest.fixture
+def tenants(connection: Connection, database_url: str) -> Iterator[Tenants]:
+    """A topic for us, one for them and an open one."""
+    with three_topics(connection, database_url) as found:
+        yield found
+
+
+@pytest.fixture
+def us(tenants: Tenants) -> str:
+    """A login with all verbs in our namespace."""
+    return tenant(tenants, "ours")
+
+
+@pytest.fixture
+def they(tenants: Tenants) -> str:
+    """The same in their namespace."""
+    return tenant(tenants, "theirs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -15,27 +15,7 @@ from penstock.errors import PenstockError
 from penstock.subscriptions import stream
 from tests.contract.text_kit import call
 from tests.kit.proof import proves
-from tests.kit.tenants import OURS, THEIRS, Connection, Tenants, bulk, tenant, three_topics
-
-
-@pytest.fixture
-def tenants(connection: Connection, database_url: str) -> Iterator[Tenants]:
-    """A topic for us, one for them and an open one."""
-    with three_topics(connection, database_url) as found:
-        yield found
-
-
-@pytest.fixture
-def us(tenants: Tenants) -> str:
-    """A login with all verbs in our namespace."""
-    return tenant(tenants, "ours")
-
-
-@pytest.fixture
-def they(tenants: Tenants) -> str:
-    """The same in their namespace."""
-    return tenant(tenants, "theirs")
-
+from tests.kit.tenants import OURS, THEIRS, Tenants, bulk
 
 #: What a caller puts before Penstock's own schema, and before the server's.
 EVIL = """

@@ -5,8 +5,6 @@ What all engines have is in :mod:`tests.contract.topics.test_walls`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 from psycopg import sql
@@ -19,31 +17,9 @@ from tests.kit.tenants import (
     OPEN,
     OURS,
     THEIRS,
-    Connection,
     Tenants,
     bulk,
-    tenant,
-    three_topics,
 )
-
-
-@pytest.fixture
-def tenants(connection: Connection, database_url: str) -> Iterator[Tenants]:
-    """A topic for us, one for them and an open one."""
-    with three_topics(connection, database_url) as found:
-        yield found
-
-
-@pytest.fixture
-def us(tenants: Tenants) -> str:
-    """A login with all verbs in our namespace."""
-    return tenant(tenants, "ours")
-
-
-@pytest.fixture
-def they(tenants: Tenants) -> str:
-    """The same in their namespace."""
-    return tenant(tenants, "theirs")
 
 
 def test_copy_finds_no_hidden_topic(tenants: Tenants, us: str, they: str) -> None:
