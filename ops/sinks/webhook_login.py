@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import hmac
 import json
+import re
 import ssl
 import threading
 import time
@@ -134,9 +135,9 @@ class Login:
             raise SinkUnavailable("the token endpoint did not answer in time")
 
     def without_secrets(self, text: str) -> str:
-        """A text of the receiver, which may repeat what it was sent."""
+        """A text of the receiver.  It may repeat what it was sent, as JSON or an address does."""
         for each in self._secrets():
-            text = text.replace(each, "...")
+            text = re.sub("".join(map(_spelled, each)), "...", text)
         return text
 
     def _secrets(self) -> Iterator[str]:
@@ -200,6 +201,11 @@ def _token_of(answer: HttpAnswer, prefix: str) -> tuple[str, float]:
             f"the token endpoint answered {answer.status} without a token"
         ) from None
     return _visible(str(token), "the token endpoint's token"), max(1.0, seconds - _EARLY_SECONDS)
+
+
+def _spelled(sign: str) -> str:
+    """Any form of a sign: itself, behind a backslash, or as its number."""
+    return rf"(?:\\?{re.escape(sign)}|(?i:\\u{ord(sign):04x}|%{ord(sign):02x}))"
 
 
 def _visible(token: str, what: str) -> str:

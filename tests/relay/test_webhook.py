@@ -363,12 +363,18 @@ def test_a_client_that_is_refused_is_said_without_its_secret(receiver: Receiver)
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("slash", ["/", r"\/", r"\u002f", r"\u002F", "%2F", "%2f"])
 def test_a_receiver_that_repeats_a_secret_does_not_bring_it_into_errors(
-    receiver: Receiver, channel: Open
+    receiver: Receiver, channel: Open, slash: str
 ) -> None:
-    receiver.answer = lambda call: Says(400, {}, f"bad {call.headers['authorization']}".encode())
+    """Also as JSON or an address has it."""
+
+    def answer(call: Call) -> Says:
+        return Says(400, {}, f"bad {call.headers['authorization']}".replace("/", slash).encode())
+
+    receiver.answer = answer
     with pytest.raises(EventRefused, match=r"\(bad Bearer \.\.\.\)"):
-        channel(PENSTOCK_WEBHOOK_TOKEN="hunter2").send_block(block(1, 1))
+        channel(PENSTOCK_WEBHOOK_TOKEN="hunt/er2").send_block(block(1, 1))
 
 
 def test_without_a_secret_the_relay_does_not_start(receiver: Receiver) -> None:
