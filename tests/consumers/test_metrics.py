@@ -59,7 +59,8 @@ def exported(text: str) -> Described:
 
 def of_queues() -> Described:
     """What is exported of what no daemon here serves, such as queues; by the same code."""
-    names = [name for name in METRICS if name.startswith(("queue_", "gateway_", "sink_"))]
+    elsewhere = ("queue_", "gateway_", "sink_", "relay_in_")
+    names = [name for name in METRICS if name.startswith(elsewhere)]
     return exported(exposition({(name, "mails"): 1.0 for name in names}).decode())
 
 

@@ -7,13 +7,14 @@ database that comes back on another port is found again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
+
+from penstock import event_loops
 
 HOST = "127.0.0.1"
 _CHUNK = 1 << 16
@@ -59,7 +60,6 @@ class Proxy:
     cuts: int = 0
     attempts: list[float] = field(default_factory=list)
     pairs: set[_Pair] = field(default_factory=set)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def url(self, url: str) -> str:
         """The address of a database, by this way."""
@@ -73,14 +73,10 @@ class Proxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client, until either side ends."""
         self.attempts.append(time.monotonic())
-        task = asyncio.current_task()
-        assert task is not None
-        self.tasks.add(task)
         try:
             server_reader, server_writer = await asyncio.open_connection(*self.target())
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             writer.transport.abort()
-            self.tasks.discard(task)
             return
         pair = _Pair(writer, server_writer)
         self.pairs.add(pair)
@@ -92,7 +88,6 @@ class Proxy:
         finally:
             pair.abort()
             self.pairs.discard(pair)
-            self.tasks.discard(task)
 
     async def _to_server(self, reader: asyncio.StreamReader, pair: _Pair) -> None:
         while data := await reader.read(_CHUNK):
@@ -176,12 +171,9 @@ class Proxies:
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
-        tasks = [task for proxy in self.made for task in proxy.tasks]
-        for task in tasks:
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)  # the sockets of what was aborted are closed in the next turns
+        await event_loops.end_tasks(20)
+        for _ in range(3):  # the sockets of what was aborted are closed in the next turns
+            await asyncio.sleep(0)
 
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ops.sinks import nats_connection
 from ops.sinks.address import open_sink
 from ops.sinks.base import Channel, SinkUnavailable
 from ops.sinks.guarded_http import Caller
@@ -25,7 +26,7 @@ from tests.relay.receivers import SECRET
 from tools.servers.nats import NatsServer
 
 #: Far below each time limit of a client.
-SOON = 3.0
+SOON = 7.0
 
 
 class Silent:
@@ -108,7 +109,10 @@ ADDRESSES = {
 
 @proves("partitions are sent side by side")
 @pytest.mark.parametrize("kind", ADDRESSES)
-def test_a_call_that_gets_no_answer_is_ended(kind: str, silent: Silent) -> None:
+def test_a_call_that_gets_no_answer_is_ended(
+    kind: str, silent: Silent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_connection, "_CONNECT_SECONDS", 60)
     address = ADDRESSES[kind].format(port=silent.port)
     with closing(open_sink(address, environ=environ(silent.port))) as sink:
         channel = sink.open(lease())
@@ -121,9 +125,10 @@ def test_a_call_that_gets_no_answer_is_ended(kind: str, silent: Silent) -> None:
 
 @pytest.mark.parametrize("kind", ["while it connects", "while it waits", "aborted just before"])
 def test_the_end_of_a_nats_sink_ends_its_calls_and_leaves_nothing(
-    kind: str, silent: Silent, nats_server: NatsServer
+    kind: str, silent: Silent, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: end_tasks. It closed the event loop under them, so they waited for half a minute."""
+    monkeypatch.setattr(nats_connection, "_CONNECT_SECONDS", 60)
     port = silent.port if kind != "while it waits" else nats_server.port
     connection = NatsConnection([f"nats://127.0.0.1:{port}"], {})
     calls, asked = NatsCalls(), threading.Event()

@@ -225,7 +225,7 @@ def test_a_wait_for_the_end_of_a_transaction_is_a_wait(
         thread.start()
         assert flow.swallowed.wait(20)
         with suppress(AssertionError):
-            wait_until(waits, "somebody can see that it waits", 5)
+            wait_until(waits, "somebody can see that it waits")
         flow.end()
         thread.join(20)
         assert seen[-1] is not None, "nobody sees it"

@@ -54,7 +54,7 @@ def test_a_statement_ends_though_the_server_says_nothing(
             begun = time.monotonic()
             with pytest.raises(pymysql.OperationalError) as lost:
                 database.execute(connection, "SELECT 1")
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 30  # without the limit it waits for ever
             assert database.is_unavailable(lost.value)
             proxy.frozen_to_client = None
 

@@ -49,7 +49,7 @@ class Hung(Watched):
             self.go.set()
 
 
-def _lost(db: ContractDatabase, sink: Hung) -> Relay:
+def _lost(db: ContractDatabase, sink: Hung, seconds: float = SECONDS) -> Relay:
     own = db.connect()
     filled(own, events=4)
     relay = Relay(db.url, SUBSCRIPTION, sink, backoff=FAST, idle_seconds=0.05)
@@ -57,7 +57,7 @@ def _lost(db: ContractDatabase, sink: Hung) -> Relay:
         assert sink.began.wait(SECONDS)
         stream.seek(own, SUBSCRIPTION, STREAM, 0, 3)
         relay.keeper.check_in_soon()
-        wait_until(lambda: positions(own) == {0: 4}, "its next lease is served", 3)
+        wait_until(lambda: positions(own) == {0: 4}, "its next lease is served", seconds)
     return relay
 
 
@@ -66,7 +66,7 @@ def test_a_call_ends_with_its_lease(db: ContractDatabase, tmp_path: Path) -> Non
     """Guard: RelayLanes._look. What it would have done is no failure of the sink."""
     sink = Hung(tmp_path)
     relay = _lost(db, sink)
-    assert (sink.aborted, relay.stats.failures) == (1, 0)
+    assert (sink.aborted, relay.stats.failures, relay.stats.last_error) == (1, 0, "")
     assert [(b.first_sequence, b.last_sequence) for b in sink.blocks] == [(1, 4), (3, 4)]
 
 
@@ -77,7 +77,7 @@ def test_without_that_it_would_go_on(
     """Mutant: nobody looks for lost leases."""
     monkeypatch.setattr(RelayLanes, "_look", lambda *_: None)
     with pytest.raises(AssertionError, match="its next lease is served"):
-        _lost(db, Hung(tmp_path))
+        _lost(db, Hung(tmp_path), 3)
 
 
 def _stopped(db: ContractDatabase, sink: Any, began: threading.Event) -> tuple[Relay, float]:
@@ -103,7 +103,7 @@ def test_a_socket_that_stays_silent_does_not_hold_up_the_end(db: ContractDatabas
         address = f"webhook+http://127.0.0.1:{silent.port}/in#seconds=600"
         sink = open_sink(address, environ=environ(silent.port))
         relay, took = _stopped(db, sink, silent.heard)
-        assert took < 4
+        assert took < SECONDS / 2
     assert relay.stats.failures == count(db, "relay_failures") == 0
     assert (positions(own), count(db, "blocks")) == ({0: 0}, 1)
 
@@ -122,7 +122,7 @@ def test_a_call_that_cannot_be_ended_is_left_behind(
     sink = Hung(tmp_path, obeys=False)
     _, took = _stopped(db, sink, sink.began)
     sink.go.set()
-    assert took < 4
+    assert took < SECONDS / 2
     assert sink.aborted == 1
     assert "does not end, and is left behind" in caplog.text
     assert positions(own) == {0: 0, 1: 4}
