@@ -53,7 +53,7 @@ def test_the_archive_is_read_from_the_machines_own_configuration(
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
     monkeypatch.setattr(debian, "APT", tmp_path)
-    line = debian._source_line("trixie")
+    line = debian.source_line("trixie")
     assert line == f"deb [signed-by=/usr/share/keyrings/own.gpg] {uri} trixie main\n"
 
 
@@ -62,7 +62,7 @@ def test_a_machine_without_a_debian_archive_is_told_so(
 ) -> None:
     monkeypatch.setattr(debian, "APT", tmp_path)
     with pytest.raises(debian.DebianUnavailable, match="names no Debian archive"):
-        debian._source_line("trixie")
+        debian.source_line("trixie")
 
 
 def test_absolute_links_are_turned_inwards(tmp_path: Path) -> None:

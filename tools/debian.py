@@ -109,7 +109,7 @@ def _private_apt(work: Path, suite: str) -> list[str]:
     for each in ("state/lists/partial", "cache/archives/partial", "etc"):
         (work / each).mkdir(parents=True)
     (work / "status").touch()
-    (work / "etc" / "sources.list").write_text(_source_line(suite))
+    (work / "etc" / "sources.list").write_text(source_line(suite))
     settings = {
         "Dir::State": work / "state",
         "Dir::State::lists": work / "state" / "lists",
@@ -129,7 +129,8 @@ def _private_apt(work: Path, suite: str) -> list[str]:
     return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
 
 
-def _source_line(suite: str) -> str:
+def source_line(suite: str) -> str:
+    """A line of sources.list for a suite, out of this machine's own sources."""
     for uri, keyring in _debian_sources():
         return f"deb [signed-by={keyring or DEFAULT_KEYRING}] {uri} {suite} {COMPONENTS}\n"
     raise DebianUnavailable("the apt configuration of this machine names no Debian archive")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 import penstock
-from penstock.cli import page
+from penstock.cli import commands, page
 from penstock.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from penstock.driver_errors import driver_error, errno_of, sqlstate_of
 from penstock.errors import MissingExtra, PenstockError, UsageError
@@ -37,6 +37,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(_told(error), EXIT_USAGE)
     except PenstockError as error:
         return _fail(_told(error), EXIT_FAILED)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or find_spec(package) is not None:
+            raise
+        return _fail(_told(commands.needs(package)), EXIT_USAGE)
     except BrokenPipeError:  # `penstock fetch ... | head`
         sys.stderr.close()
         return EXIT_FAILED

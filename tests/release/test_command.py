@@ -16,17 +16,17 @@ from tests.kit.proof import proves
 #: As in an environment in which nothing but the wheel is installed.
 BARE = """
 import sys
-for name in ("typer", "rich", "click"):
+for name in sys.argv.pop(1).split():
     sys.modules[name] = None
 from penstock.cli.main import run
 sys.exit(run(sys.argv[1:]))
 """
 
 
-def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command without the packages of its extra."""
+def bare(*arguments: str, without: str = "typer rich click") -> subprocess.CompletedProcess[str]:
+    """The command without these packages, else those of its extra."""
     return subprocess.run(
-        [sys.executable, "-c", BARE, *arguments],
+        [sys.executable, "-c", BARE, without, *arguments],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -39,6 +39,15 @@ def test_the_version_needs_no_extra() -> None:
     refused = bare("status")
     assert refused.returncode == 2
     assert "run: pip install 'typer' 'rich'" in refused.stderr
+
+
+@proves("a release is what it says")
+def test_a_command_that_lacks_a_package_says_which() -> None:
+    """The image of the service has no Spark, and neither has it `make`."""
+    refused = bare("archive", "shop/orders", without="pyspark")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("penstock: the Python package pyspark is not installed")
+    assert "take the image of the platform" in refused.stderr
 
 
 @pytest.fixture
