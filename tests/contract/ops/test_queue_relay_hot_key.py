@@ -25,6 +25,8 @@ from tests.kit.proof import proves
 from tests.kit.taking import Taking
 
 ROUNDS, EVENTS, HOT = 100, 6, 3
+#: In which round the poison gets through after all.
+WELL = 80
 OPTIONS = QueueRelayOptions(
     order=KEY,
     attempts=1000,
@@ -36,14 +38,14 @@ OPTIONS = QueueRelayOptions(
 
 
 def _run(db: ContractDatabase, *, poisoned: bool) -> tuple[list[float], list[int]]:
-    """How long each event of other keys took, and the order of the hot one's.
+    """How long events of other keys took while the hot one waited, and the order of the hot one's.
 
     Each round publishes some events of the hot key and some of others. The first of the hot key
     does not get through for most of the run.
     """
     name = f"hot/{uuid.uuid4().hex[:12]}"
     began: dict[str, float] = {}
-    took: list[float] = []
+    took: list[tuple[int, float]] = []
     hot: list[int] = []
     well = threading.Event()
 
@@ -54,7 +56,7 @@ def _run(db: ContractDatabase, *, poisoned: bool) -> tuple[list[float], list[int
                 raise SinkUnavailable("not this one")
             hot.append(int(number))
         else:
-            took.append(time.monotonic() - began[number])
+            took.append((int(number), time.monotonic() - began[number]))
 
     sink: Any = Taking(says)
     with closing(db.connect()) as own:
@@ -79,7 +81,7 @@ def _run(db: ContractDatabase, *, poisoned: bool) -> tuple[list[float], list[int
             began.update((str(number), time.monotonic()) for number in numbers)
             publish_batch(own, messages)
             sequence(own)
-            if turn == ROUNDS - 20:
+            if turn == WELL:
                 well.set()
             pace.wait(0.03)  # the publisher's pace, not a wait for something
         until = time.monotonic() + 30
@@ -88,7 +90,7 @@ def _run(db: ContractDatabase, *, poisoned: bool) -> tuple[list[float], list[int
         stop.set()
         thread.join(30)
     assert relay.result.failures > 0 or not poisoned
-    return took, hot
+    return [seconds for number, seconds in took if number < WELL * EVENTS], hot
 
 
 def _p99(took: list[float]) -> float:
@@ -99,13 +101,20 @@ def _p99(took: list[float]) -> float:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_poison_event_in_a_hot_key_holds_up_its_key_alone(db: ContractDatabase) -> None:
-    """In alternating runs: p99 of the other keys within 1.2, by the median of five pairs."""
-    ratios = []
+    """In alternating runs: p99 of the other keys within 1.2, by medians of five each.
+
+    While the poison is there. What its key has left then comes at once, as any burst of a key.
+    """
+    calm, beside = [], []
     for _ in range(5):
-        plain, _ = _run(db, poisoned=False)
+        calm.append(_p99(_run(db, poisoned=False)[0]))
         others, hot = _run(db, poisoned=True)
+        beside.append(_p99(others))
         assert hot == sorted(hot)
         assert len(hot) == ROUNDS * HOT
-        ratios.append(_p99(others) / _p99(plain))
-    found = sorted(round(each, 2) for each in ratios)
-    assert statistics.median(ratios) <= 1.2, found
+    middle, other = statistics.median(beside), statistics.median(calm)
+    told = (
+        f"p99 {middle * 1000:.1f} ms beside it, {other * 1000:.1f} ms without it: {beside} {calm}"
+    )
+    print(told)  # noqa: T201 - make test-long ARGS="-k hot_key -s" shows it
+    assert middle <= 1.2 * other, told
