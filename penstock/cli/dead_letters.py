@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock import database
+from penstock.cli import letter_work
 from penstock.cli.output import Format, Output, say, show, show_json
 from penstock.cli.transactions import own_transaction
 from penstock.errors import InvalidArgument
@@ -90,6 +91,9 @@ def show_one(
         show_json(fields)
     else:
         show([{"field": name, "value": value} for name, value in fields.items()], output)
+
+
+app.command("tasks")(letter_work.tasks)
 
 
 @app.command()

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from penstock.publishing.publish import publish
-from penstock.subscriptions import queue
+from penstock.subscriptions import letter_moves, letter_tasks, queue
+from penstock.subscriptions.letter_tasks import LetterFilter
 from tests import command
 from tests.command import Result
 from tests.contract.databases import ContractDatabase
@@ -183,3 +184,21 @@ def test_dead_letters_go_on_to_a_topic_and_back(db: ContractDatabase, run: Run) 
     assert run("dead-letter", "list", QUEUE, "-o", "json").rows == []
     assert queue.statistics(own, "hospital").ready == 1
     assert run("dead-letter", "forward", QUEUE, "--stop", "-o", "json").json["changed"]
+
+
+def test_tasks_and_moves_of_the_sweep_are_shown(db: ContractDatabase, run: Run) -> None:
+    """The newest first; those of another subscription are not."""
+    own = db.connect()
+    topic(own, 1, "tests/dead")
+    assert run("dead-letter", "forward", QUEUE, "--to", "tests/dead").code == 0
+    queue.subscribe(own, "hospital", ["tests/dead"])
+    assert run("dead-letter", "tasks", "hospital", "-o", "json").rows == []
+    asked = letter_tasks.request(own, "hospital", "drop", LetterFilter(key="a"), "why")
+    begun = letter_moves.start(own, "hospital")
+    letter_tasks.cancel(own, asked, "enough")
+    move, task = run("dead-letter", "tasks", "hospital", "-o", "json").rows
+    assert (move["id"], move["what"], move["state"]) == (begun, "move back", "running")
+    assert (task["id"], task["what"], task["state"], task["problem"]) == (
+        *(asked, "drop", "cancelled", "enough"),
+    )
+    assert run("dead-letter", "tasks", QUEUE, "-o", "json").rows == []
