@@ -132,7 +132,7 @@ def test_an_event_goes_through_its_states(db: ContractDatabase, own: Any) -> Non
 
 @proves("a queue's relay loses and hides nothing")
 def test_two_relays_never_send_the_same_event(db: ContractDatabase, own: Any) -> None:
-    filled(own, 120, 2)
+    filled(own, 60, 2)
     sink = Taking()
     relays = [QueueRelay(db.url, QUEUE, sink, replace(QUICK, batch=7)) for _ in range(2)]
     relays[0].prepare(own)
@@ -141,7 +141,7 @@ def test_two_relays_never_send_the_same_event(db: ContractDatabase, own: Any) ->
         each.start()
     for each in threads:
         each.join()
-    assert Counter(sink.taken) == {str(number): 2 for number in range(1, 121)}
+    assert Counter(sink.taken) == {str(number): 2 for number in range(1, 61)}
     assert {each.result.stale for each in relays} == {0}
 
 
@@ -224,7 +224,7 @@ def test_when_nothing_gets_through_no_event_is_to_blame(db: ContractDatabase, ow
     filled(own, 12)
     sink = Taking()
     sink.is_away = True
-    for _ in range(15):
+    for _ in range(6):
         pass_time(own, 301)
         done = relayed(db, sink, replace(QUICK, attempts=3))
         assert (done.dead_letters, done.events) == (0, 0)
