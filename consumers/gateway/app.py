@@ -36,6 +36,8 @@ OPERATIONS = (
 #: Calls that may wait for the database, for each of its connections.
 _WAITING_EACH = 256
 _KEY_CONNECTIONS = 2
+#: Where a path has `topics`, `queues` or `subscriptions`: /api/v1/accounts/{account}/queues.
+_KIND_AT = 5
 #: So long a publish with a dedup key, or with strict, waits for the one before it.
 ORDERED_WAIT_MS = 100
 
@@ -97,10 +99,27 @@ class _Doors:
     def __init__(self, services: Services) -> None:
         bodies = Bodies(services.settings.bodies_bytes)
         self._sqs = SqsDoor(services, bodies)
-        self._others = Router(_routes(services, bodies), redirect_slashes=False)
+        routes = _routes(services, bodies)
+        self._others = Router(routes, redirect_slashes=False)
+        self._kinds = {
+            kind: Router(
+                [each for each in routes if _kind(each.path) == kind], redirect_slashes=False
+            )
+            for kind in set(map(_kind, (each.path for each in routes)))
+        }
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        await (self._sqs if is_for_sqs(scope) else self._others)(scope, receive, send)
+        if is_for_sqs(scope):
+            await self._sqs(scope, receive, send)
+        else:
+            router = self._kinds.get(_kind(scope["path"]), self._others)
+            await router(scope, receive, send)
+
+
+def _kind(path: str) -> str:
+    """What comes after the account: a request is compared with the routes of its kind alone."""
+    parts = path.split("/", _KIND_AT + 1)
+    return parts[_KIND_AT] if len(parts) > _KIND_AT else ""
 
 
 def _routes(services: Services, bodies: Bodies) -> list[Route]:
