@@ -242,10 +242,12 @@ def test_dagster_runs_in_the_platform(start: Start, database_url: str) -> None:
     login = {f"DAGSTER_POSTGRES_{name}": str(value) for name, value in told.items()}
     login["PENSTOCK_DATABASE_URL"] = database_url
     code, page = free_port(), free_port()
-    start(
+    # The first one makes Dagster's tables; two at once would hinder each other.
+    server = start(
         "platform", "dagster", "code-server", "start", "-h", "127.0.0.1", "-p", str(code),
         "-m", "dagster_project.definitions", **login,
     )  # fmt: skip
+    until(lambda: "Started Dagster code proxy server" in server.text(), "the code server", 180)
     webserver = start(
         "platform", "sh", "-c",
         f"sed 's/host: code/host: 127.0.0.1/; s/4000/{code}/' /opt/dagster/workspace.yaml"
