@@ -33,6 +33,8 @@ _SERVER_ERROR = 500
 _CLIENT_ERROR = 400
 #: Of a path, so much is logged: anybody may send one.
 _LOGGED = 256
+#: No address of a network is longer.
+LONGEST_ADDRESS = 64
 _QUERY = re.compile(r"[?;]|%3[bf]", re.IGNORECASE)
 _PASSED_ON = re.compile(r"forwarded|via|x-forwarded-.*|x-real-ip")
 _CORS_HEADERS = "authorization, content-type, content-digest, signature, signature-input"
@@ -221,7 +223,9 @@ def origin_of(scope: Any, headers: Mapping[str, str], proxies: Container[str]) -
     """
     address, scheme = (scope.get("client") or ("", 0))[0], scope["scheme"]
     if address in proxies:
-        address = headers.get("x-forwarded-for", address).rpartition(",")[2].strip()
+        # Cut off: it is remembered, and some proxies pass on what a caller says.
+        shown = headers.get("x-forwarded-for", address).rpartition(",")[2]
+        address = shown.strip()[:LONGEST_ADDRESS]
         scheme = headers.get("x-forwarded-proto", scheme)
         return Origin(address, scheme, scheme == "https")
     is_own = _is_loopback(address) and not any(map(_PASSED_ON.fullmatch, headers))

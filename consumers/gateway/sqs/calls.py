@@ -26,6 +26,8 @@ T = TypeVar("T")
 #: So long a process believes what it has read of a queue's attributes. AWS says 60 seconds.
 BELIEVED_SECONDS = 5.0
 _MOST_BELIEVED = 10_000
+#: Addresses of queues are remembered, so a caller may not choose how much that is.
+LONGEST_URL = 2_048
 _UNKNOWN, _NOT_FOUND = 401, 404
 _KINDS = {413: "RequestEntityTooLarge", 429: "RequestThrottled", 503: "ServiceUnavailable"}
 
@@ -105,6 +107,8 @@ class SqsCall:
         given = self.given.get("QueueUrl")
         if not isinstance(given, str) or not given:
             raise missing("QueueUrl")
+        if len(given) > LONGEST_URL:
+            raise no_such_queue()
         account, name = _places(given)
         if account != self.account:
             raise no_such_queue()
@@ -171,8 +175,12 @@ class SqsCall:
 
 @lru_cache(maxsize=4_096)
 def _places(url: str) -> tuple[str, str]:
-    """The account and the name of a queue by its address."""
-    parts = [unquote(each) for each in urlsplit(url).path.split("/") if each]
+    """The account and the name of a queue by its address; of what is none, nobody's."""
+    try:
+        path = urlsplit(url).path
+    except ValueError:
+        return "", ""
+    parts = [unquote(each) for each in path.split("/") if each]
     account, name = ["", "", *parts][-2:]
     return account, name
 

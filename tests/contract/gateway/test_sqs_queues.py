@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from consumers.gateway import front
 from consumers.gateway.sqs import calls
 from penstock.subscriptions import queue
 from penstock.upkeep.sweeping import sweep
@@ -58,6 +59,34 @@ def test_of_an_address_only_the_path_counts(sqs: Any, url: str, shop: Client) ->
         assert raw(shop, "SendMessage", body, f"/{shop.account}/mails").status == 200
     other = json.dumps({"QueueUrl": "http://x/other/mails", "MessageBody": "x"}).encode()
     assert raw(shop, "SendMessage", other).status == 400
+    # What is no address at all is nobody's queue, too.
+    assert raw(shop, "SendMessage", b'{"QueueUrl": "http://[x", "MessageBody": "x"}').status == 400
+
+
+def test_what_a_caller_sends_is_remembered_only_when_it_is_short(
+    sqs: Any, url: str, shop: Client
+) -> None:
+    """Guard: the limit of QueueUrl.  Else a tenant fills the memory of all, 8 MiB at a time."""
+    calls._places.cache_clear()
+    for longest in (calls.LONGEST_URL, calls.LONGEST_URL + 1):
+        tail = f"/{shop.account}/mails"
+        text = "http://" + "x" * (longest - 7 - len(tail)) + tail
+        body = json.dumps({"QueueUrl": text, "MessageBody": "x"}).encode()
+        reply = raw(shop, "SendMessage", body)
+        if longest == calls.LONGEST_URL:
+            assert reply.status == 200
+        else:
+            assert reply.headers["x-amzn-query-error"].startswith(
+                "AWS.SimpleQueueService.NonExistentQueue"
+            )
+    assert calls._places.cache_info().currsize == 1
+
+
+def test_an_address_that_a_proxy_passes_on_is_cut() -> None:
+    """Guard: the cut.  Addresses are remembered, to count the failures of each."""
+    headers = {"x-forwarded-for": "1.2.3.4, " + "x" * 10_000}
+    found = front.origin_of({"client": ("9.9.9.9", 1), "scheme": "http"}, headers, {"9.9.9.9"})
+    assert found.address == "x" * front.LONGEST_ADDRESS
 
 
 def test_a_queue_is_created_again_only_as_it_is(sqs: Any, url: str) -> None:
