@@ -77,13 +77,13 @@ class PostgresServer:
         return found
 
     def _run(self, statement: sql.Composed) -> None:
+        connection = self._admin()
         try:
-            self._admin().execute(statement)
-        except psycopg.OperationalError:  # a test has ended that connection, or the server
-            if not self._admin().broken:
+            connection.execute(statement)
+        except psycopg.OperationalError:
+            if not connection.closed:
                 raise
-            self.close()
-            self._admin().execute(statement)
+            self._admin().execute(statement)  # a test has ended that connection, or the server
 
     def close(self) -> None:
         """The end of the connection that all tests share."""

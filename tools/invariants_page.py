@@ -78,9 +78,12 @@ def proofs(root: Path = ROOT) -> list[Proof]:
 
 
 def _in(text: str, file: str) -> Iterator[Proof]:
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    is_long_file = any(_marks_the_file_long(node) for node in tree.body)
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            is_long = any(ast.unparse(each) == "pytest.mark.long" for each in node.decorator_list)
+            marks = {ast.unparse(each) for each in node.decorator_list}
+            is_long = is_long_file or "pytest.mark.long" in marks
             lines = (node.end_lineno or node.lineno) - node.lineno + 1 + len(node.decorator_list)
             for call in node.decorator_list:
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == "proves":
@@ -88,6 +91,14 @@ def _in(text: str, file: str) -> Iterator[Proof]:
                     said = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
                     guard, how = said.get("guard", ""), said.get("how", "")
                     yield Proof(promise, f"{file}::{node.name}", guard, how, is_long, lines)
+
+
+def _marks_the_file_long(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "pytestmark"
+        and any(ast.unparse(each) == "pytest.mark.long" for each in ast.walk(node.value))
+    )
 
 
 def is_about(promise: str, asked: str) -> bool:

@@ -35,13 +35,18 @@ _SQL_MUTANTS = {"without_guard", "without_guards", "mutate", "without"}
 
 
 def leave_to_long(items: Iterable[pytest.Item]) -> None:
-    """Give the marker ``long`` to what an engine need not show every day."""
+    """Give the marker ``long`` to what an engine need not show every day.
+
+    Raises:
+        pytest.UsageError: a test would run on no engine.
+    """
     shown: set[str] = set()
     turns: dict[str, list[str]] = {}
-    for item in items:
+    before = [item for item in items if not is_long(item)]
+    for item in before:
         file, _, _ = item.nodeid.partition("::")
         folders = file.split("/")[1:-1]
-        if not set(folders[:1]) & {*ABOUT_ENGINES} or is_long(item):
+        if not set(folders[:1]) & {*ABOUT_ENGINES}:
             continue
         if any(_is_on(item, engine) for engine in _left_out(item, folders[-1], turns)):
             item.add_marker(pytest.mark.long)
@@ -50,6 +55,12 @@ def leave_to_long(items: Iterable[pytest.Item]) -> None:
             shown.add(file)
             if is_mutant_of_python(item) or not (is_first or why_it_differs(item)):
                 item.add_marker(pytest.mark.long)
+    if lost := _functions(before) - _functions(item for item in before if not is_long(item)):
+        raise pytest.UsageError(f"no engine runs this every day: {', '.join(sorted(lost))}")
+
+
+def _functions(items: Iterable[pytest.Item]) -> set[str]:
+    return {item.nodeid.partition("[")[0] for item in items}
 
 
 def _left_out(item: pytest.Item, folder: str, turns: dict[str, list[str]]) -> list[str]:
@@ -90,7 +101,9 @@ def is_mutant_of_python(item: pytest.Item) -> bool:
         return False
     guards = any(mark.kwargs["guard"] for mark in item.iter_markers("proves"))
     elsewhere = any("postgres" in mark.args for mark in item.iter_markers("long_on"))
-    return guards and not elsewhere and not _SQL_MUTANTS & {*_mentioned(function, set())}
+    # Where an engine skips it, another has to run it.
+    others = _SQL_MUTANTS | {"skip"}
+    return guards and not elsewhere and not others & {*_mentioned(function, set())}
 
 
 def why_it_differs(item: pytest.Item) -> str:
