@@ -390,12 +390,14 @@ def _schema_drift(world: World) -> Callable[[str], ProbeVerdict]:
 def _backlog_age(world: World) -> Callable[[str], ProbeVerdict]:
     lags = by_quorum(world.connection, subscriptions.lag(world.connection))
     limit = world.policies.limits.relay_lag
+    # By what the database has: the policy file may say another kind, which `drift` tells.
+    queues = queue_names(world.connection)
 
     def tell(relay: str) -> ProbeVerdict:
         own_relay = world.policies.relays[relay]
         name = own_relay.group or own_relay.subscription
         own: Sequence[Lag] = [each for each in lags if each.subscription == name]
-        if own_relay.order:
+        if name in queues:
             own = of_queue(world.connection, name, own)
         return _lag_verdict(own, limit) if own else NO_SUBSCRIPTION
 

@@ -32,7 +32,7 @@ from dagster_project.triggers import (
     result,
     sense_while_up,
 )
-from ops.lateness import of_queue
+from ops.lateness import of_queue, queue_names
 from ops.policies.policy import follows
 from ops.policies.settings import RelayPolicy
 from ops.probes import RELAY
@@ -78,12 +78,17 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
                 requests += tick.sequence_requests(sequence.name)
             relays = catalogue.relays()
             may_send = bool(relays) and follows(connection, policies)
+            # Not by the file, which may say another kind than the database has.
+            queues = queue_names(connection) if relays else set()
             for policy in relays:
                 own = [each for each in lags if each.subscription == policy.subscription]
-                waiting = of_queue(connection, policy.subscription, own) if policy.order else own
-                late = [each for each in waiting if each.lag_seconds > policies.limits.relay_lag]
-                if may_send and any(each.holder is None for each in late):
-                    requests += tick.relay_requests(policy)
+                with others_go_on(context, policy.name):
+                    is_queue = policy.subscription in queues
+                    waiting = of_queue(connection, policy.subscription, own) if is_queue else own
+                    limit = policies.limits.relay_lag
+                    late = [each for each in waiting if each.lag_seconds > limit]
+                    if may_send and any(each.holder is None for each in late):
+                        requests += tick.relay_requests(policy)
                 with others_go_on(context, policy.name):
                     events += tick.relay_events(policy, own)
         cursor = dump_cursor(VERSION, at=at, seen=tick.seen, failed=pauses.dump())

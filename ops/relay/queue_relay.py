@@ -132,7 +132,7 @@ class QueueRelay(Rounds):
             stale=stats.stale_commits,
             put_back=self._put_back_events,
             left_behind=self._sender.left_behind,
-            is_away=self._is_away(),
+            is_away=self._breaker.state != CLOSED,
         )
 
     def run_for(self, max_seconds: float) -> QueueRelayResult:
@@ -189,7 +189,7 @@ class QueueRelay(Rounds):
         """What the relay has in hand, whether its sink is away, and calls that did not end."""
         return super().gauges() | {
             "relay_in_hand": float(len(self._in_hand)),
-            "relay_breaker_open": float(self._is_away()),
+            "relay_breaker_open": float(self._breaker.state != CLOSED),
             "relay_calls_left_behind": float(self._sender.left_behind),
         }
 
@@ -237,6 +237,7 @@ class QueueRelay(Rounds):
         return not away and super().goes_on_after(error)
 
     def _is_away(self) -> bool:
+        """Whether the sink is away, and no event is to blame for that."""
         return self._breaker.state != CLOSED and not self.options.counts_absence
 
     def _room(self) -> int:

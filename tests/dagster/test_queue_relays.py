@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ops.policies import file as policy_file
+from ops.policies.policy import drift
 from ops.probes import World, probes
-from penstock.subscriptions import queue
+from penstock.subscriptions import queue, stream
 from tests.dagster.conftest import TOPIC, House
 from tests.kit.proof import proves
 from tests.relay.receivers import Call, Says, receiving
@@ -67,3 +68,33 @@ def test_a_run_sends_what_is_due_and_tells_the_four_states(
         house.done("sequence")
         assert not house.job("relay", asset_selection=[key]).success
         assert queue.statistics(house.connection, "hook").dead == 0
+
+
+def test_a_relay_that_the_database_has_as_a_stream_stops_no_other(
+    house: House, policy_path: Path
+) -> None:
+    """The file says `order`, and the database has a stream: that is drift.
+
+    Guard: queue_names in `backlog` and in the probe. By the file, both would end with WrongMode.
+    """
+    relay = f'{{topic: {TOPIC}, sink: "webhook:https://hook.example/", order: key}}'
+    policy_path.write_text(
+        policy_path.read_text().replace("relays:\n", f"relays:\n  hook: {relay}\n", 1)
+    )
+    house.create_topic()
+    for name in ("hook", "shop-file"):
+        stream.subscribe(house.connection, name, topics=[TOPIC])
+    house.publish(4)
+    house.done("sequence")
+    asked = [
+        key
+        for each in house.sense("backlog").run_requests or []
+        for key in each.asset_selection or ()
+    ]
+    assert sorted(key.path[-1] for key in asked) == ["hook", "shop_file"]
+    policies = policy_file.load()
+    world = World(house.connection, house.url, policies, lambda _: ([], {}))
+    (age,) = [each for each in probes(policies.limits) if each.name == "backlog_age"]
+    assert not age.look(world)("hook").passed
+    (found,) = [each for each in drift(house.connection, policies) if each.setting == "relay hook"]
+    assert found.found == "a stream"

@@ -249,6 +249,21 @@ def test_attempts_count_while_the_sink_is_away_if_that_is_asked_for(
     assert states(own) == ["failed", "failed"]
 
 
+@pytest.mark.parametrize("counts_absence", [True, False])
+def test_a_sink_that_took_nothing_is_told_to_be_away(
+    db: ContractDatabase, own: Any, counts_absence: bool
+) -> None:
+    """Also where its attempts count.  Guard: is_away goes by the breaker alone."""
+    filled(own, 6)
+    sink = Taking()
+    sink.is_away = True
+    done = relayed(db, sink, replace(QUICK, counts_absence=counts_absence))
+    assert (done.events, done.is_away) == (0, True)
+    sink.is_away = False
+    pass_time(own, 301)
+    assert not relayed(db, sink).is_away
+
+
 @proves("a queue's relay loses and hides nothing")
 def test_a_slow_event_has_failed_and_its_mark_has_a_time_limit_of_its_own(
     db: ContractDatabase, own: Any
