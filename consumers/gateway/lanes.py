@@ -28,13 +28,15 @@ MOST_ACCOUNTS = 64
 class Outgoing(NamedTuple):
     """An event to publish, and the text that makes a repetition of it known as one.
 
-    Events of one call may share the text.  Then ``number`` counts them from 0, their ids follow one
-    another, and all of them are published or none is.
+    Events of one call may share the text.  They go together, and ``number`` counts them from 0.
+    ``refused`` says why an event is not to be published.  It still comes with its call, because an
+    earlier attempt may have published it.
     """
 
     message: Message
     claim: str | None = None
     number: int = 0
+    refused: Exception | None = None
 
 
 @dataclass(slots=True, eq=False)

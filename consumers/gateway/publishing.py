@@ -229,11 +229,11 @@ class Coalescer:
         return made
 
 
-def publish_together(connection: Any, wanted: Sequence[Outgoing]) -> list[UUID]:
-    """Publish events, but for those whose claim an earlier one has.  Returns the ids of all."""
+def publish_together(connection: Any, wanted: Sequence[Outgoing]) -> list[UUID | Exception]:
+    """Publish events, but for those whose claim an earlier one has, or that are refused."""
     messages = [each.message for each in wanted]
     if wanted[0].claim is None:
-        return penstock.publish_batch(connection, messages)
+        return [*penstock.publish_batch(connection, messages)]
     claims = Claims(wanted)
     originals = recent_sends.claim(connection, claims.sends, CLAIM_SECONDS)
     fresh = [
@@ -246,7 +246,7 @@ def publish_together(connection: Any, wanted: Sequence[Outgoing]) -> list[UUID]:
             both = zip(claims.sends, originals, strict=True)
             recent_sends.release(connection, [send for send, original in both if original is None])
         raise
-    return claims.ids(originals)
+    return claims.results(originals)
 
 
 def publish_apart(connection: Any, wanted: Sequence[Outgoing]) -> list[UUID | Exception]:
@@ -255,8 +255,13 @@ def publish_apart(connection: Any, wanted: Sequence[Outgoing]) -> list[UUID | Ex
     Returns for each event its id, or why it was refused.  What only the database can refuse is
     halved, and events of a topic that is missing or has too much waiting fail together.
     """
-    messages = [each.message for each in wanted]
-    made = _refused_calls(wanted, refusals(connection, messages))
+    refused = refusals(connection, [each.message for each in wanted])
+    made = _refused_calls(wanted, refused)
+    # Of a call, the others are published: its claim remembers which.
+    wanted = [
+        each._replace(refused=each.refused or why)
+        for each, why in zip(wanted, refused, strict=True)
+    ]
     possible = [place for place, each in enumerate(made) if each is None]
     left = [possible] if possible else []
     tries = 0
@@ -299,12 +304,12 @@ def _wrote_nothing(error: Exception) -> bool:
 def _refused_calls(
     wanted: Sequence[Outgoing], refused: Sequence[UsageError | None]
 ) -> list[UUID | Exception | None]:
-    """Of a call that shares a claim, nothing is published when one of its events is refused."""
-    made: list[UUID | Exception | None] = [*refused]
+    """Calls of which nothing can be published claim nothing."""
+    made: list[UUID | Exception | None] = [None] * len(wanted)
     for call in calls_of(wanted):
-        if any(refused[place] for place in call):
+        if all(refused[place] for place in call):
             for place in call:
-                made[place] = refused[place] or Refused(503, "another event of the call is refused")
+                made[place] = refused[place]
     return made
 
 

@@ -115,7 +115,7 @@ def attributes_md5(attributes: Attributes) -> str:
     return digest.hexdigest()
 
 
-def contents(given: Mapping[str, Any], trace: str, most: int) -> Contents:
+def contents(given: Mapping[str, Any], trace: str) -> Contents:
     """The message of a call or an entry; ``trace`` comes from a header of the request."""
     body = given.get("MessageBody")
     if body is None:
@@ -137,13 +137,17 @@ def contents(given: Mapping[str, Any], trace: str, most: int) -> Contents:
             raise SqsError(
                 "InvalidMessageContents", "Invalid characters found. Valid ones are those of XML."
             )
-    if made.size > most:
-        raise SqsError(
-            "InvalidParameterValue",
-            "One or more parameters are invalid. "
-            f"Reason: Message must be shorter than {most} bytes.",
-        )
+    if made.size > MOST_BYTES:
+        raise too_long(MOST_BYTES)
     return made
+
+
+def too_long(most: int) -> SqsError:
+    """A message beyond the limit of its queue."""
+    return SqsError(
+        "InvalidParameterValue",
+        f"One or more parameters are invalid. Reason: Message must be shorter than {most} bytes.",
+    )
 
 
 def _token(given: Mapping[str, Any], name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 An SDK that gets no answer sends its call again, with the same invocation id.  So the id is a part
 of the text that a call claims for five minutes: the second attempt finds the first one's events.
+Another process may believe something else of the queue, so nothing believed is in that text.
 A message of a FIFO queue claims its deduplication id instead.
 """
 
@@ -14,10 +15,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from consumers.gateway.claims import following_ids
 from consumers.gateway.lanes import Outgoing
 from consumers.gateway.sqs.calls import QueueFacts, SqsCall
-from consumers.gateway.sqs.contents import MOST_BYTES, Contents, contents
+from consumers.gateway.sqs.contents import MOST_BYTES, Contents, contents, too_long
 from consumers.gateway.sqs.entries import Entry, entries_of, outcomes, told
 from consumers.gateway.sqs.errors import SqsError, invalid, missing, of_fifo_only
 from penstock.records import Message
@@ -36,13 +36,17 @@ class _Ready:
     #: Its deduplication id in a FIFO queue, with the scope.
     claim: str | None
     is_numbered: bool
+    #: Its place among the entries of the call.
+    place: int = 0
+    #: Why it is not sent, by what is believed of the queue; an earlier attempt may have sent it.
+    refused: SqsError | None = None
 
 
 async def send(call: SqsCall) -> dict[str, Any]:
     """Send one message."""
     facts = await call.facts()
     ready = _ready(call, call.given, facts)
-    (published,) = _enqueue(call, [ready], [0])
+    (published,) = _enqueue(call, [ready])
     return await _answer(call, ready, published)
 
 
@@ -50,15 +54,17 @@ async def send_batch(call: SqsCall) -> dict[str, Any]:
     """Send up to ten messages, each for itself."""
     facts = await call.facts()
     entries = entries_of(call)
-    given = outcomes(lambda entry: _ready(call, entry, facts), entries)
+    given = [
+        replace(each, place=place) if isinstance(each, _Ready) else each
+        for place, each in enumerate(outcomes(lambda entry: _ready(call, entry, facts), entries))
+    ]
     ready = [each for each in given if isinstance(each, _Ready)]
     if sum(each.contents.size for each in ready) > MOST_BYTES:
         raise SqsError(
             "BatchRequestTooLong",
             f"Batch requests cannot be longer than {MOST_BYTES} bytes.",
         )
-    good = [place for place, each in enumerate(given) if isinstance(each, _Ready)]
-    answers = iter(await _answers(call, ready, _enqueue(call, ready, good)))
+    answers = iter(await _answers(call, ready, _enqueue(call, ready)))
     return told(entries, [each if isinstance(each, Exception) else next(answers) for each in given])
 
 
@@ -79,7 +85,7 @@ async def _answers(
 
 def _ready(call: SqsCall, given: Entry, facts: QueueFacts) -> _Ready:
     trace = call.http.shown.header("x-amzn-trace-id")
-    made = contents(given, trace, facts.number("MaximumMessageSize"))
+    made = contents(given, trace)
     delay = _delay(given, facts)
     claim: str | None
     if facts.is_fifo:
@@ -88,14 +94,23 @@ def _ready(call: SqsCall, given: Entry, facts: QueueFacts) -> _Ready:
         raise of_fifo_only(made.deduplication, "MessageDeduplicationId")
     else:
         claim = None
+    refused = _too_long(made, facts)
+    if refused is not None and (claim is not None or not call.http.shown.header(_INVOCATION)):
+        raise refused
+    return _Ready(made, delay, claim, is_numbered=facts.is_fifo and not delay, refused=refused)
+
+
+def _too_long(made: Contents, facts: QueueFacts) -> SqsError | None:
+    most = facts.number("MaximumMessageSize")
+    if made.size > most:
+        return too_long(most)
     if len(made.body.encode()) > facts.max_payload_bytes:
-        # Here, and not by the database: the messages of a call that share a claim share their fate.
-        raise invalid(
+        return invalid(
             f"{len(made.body)} letters",
             "MessageBody",
             f"The topic of the queue takes {facts.max_payload_bytes} bytes.",
         )
-    return _Ready(made, delay, claim, is_numbered=facts.is_fifo and not delay)
+    return None
 
 
 def _delay(given: Entry, facts: QueueFacts) -> int:
@@ -131,15 +146,12 @@ def _of_fifo(made: Contents, facts: QueueFacts) -> tuple[Contents, str]:
     return replace(made, deduplication=text), claim_of("deduplication", scope, text)
 
 
-def _attempt(call: SqsCall, good: list[int]) -> str | None:
-    """What an attempt has in common with the others of the same call, and with no other call.
-
-    It says which of the messages are good, so that each claim is for the same ones.
-    """
+def _attempt(call: SqsCall) -> str | None:
+    """What an attempt has in common with the others of the same call, and with no other call."""
     invocation = call.http.shown.header(_INVOCATION)
     if not invocation:
         return None
-    return claim_of("attempt", invocation, call.operation, call.digest, *map(str, good))
+    return claim_of("attempt", invocation, call.operation, call.digest)
 
 
 def claim_of(*parts: str) -> str:
@@ -151,10 +163,10 @@ def claim_of(*parts: str) -> str:
     return digest.hexdigest()
 
 
-def _enqueue(call: SqsCall, ready: list[_Ready], good: list[int]) -> list[asyncio.Future[UUID]]:
+def _enqueue(call: SqsCall, ready: list[_Ready]) -> list[asyncio.Future[UUID]]:
     if not ready:
         return []
-    wanted = _outgoing(call, ready, None if call.is_fifo else _attempt(call, good))
+    wanted = _outgoing(call, ready, None if call.is_fifo else _attempt(call))
     return call.http.services.publishes.enqueue(call.http.caller.principal, wanted)
 
 
@@ -163,17 +175,17 @@ def _outgoing(call: SqsCall, ready: list[_Ready], shared: str | None) -> list[Ou
     address, is_fifo = call.address(), call.is_fifo
     now = datetime.now(UTC)
     found: list[Outgoing] = []
-    for number, (each, event_id) in enumerate(zip(ready, following_ids(len(ready)), strict=True)):
+    for each in ready:
         message = Message(
             address,
             each.contents.body.encode(),
             key=each.contents.group if is_fifo else None,
             content_type=_TEXT,
             headers=each.contents.headers(),
-            event_id=event_id,
             not_before=now + timedelta(seconds=each.delay) if each.delay else None,
         )
-        found.append(Outgoing(message, each.claim or shared, number if shared else 0))
+        place = each.place if shared else 0
+        found.append(Outgoing(message, each.claim or shared, place, each.refused))
     return found
 
 

@@ -7,7 +7,7 @@ import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,7 @@ import pytest
 import penstock
 from consumers.gateway import publishing
 from consumers.gateway.answers import Refused
-from consumers.gateway.claims import following_ids
+from consumers.gateway.claims import calls_of
 from consumers.gateway.lanes import Outgoing
 from consumers.gateway.pool import Pool, Principal
 from consumers.gateway.publishing import Coalescer
@@ -79,12 +79,18 @@ class Batch:
             ) as pool:
                 coalescer = Coalescer(pool, 1)
                 first = coalescer.publish(self._principal, self.message())
-                rest = [_one(coalescer, self._principal, each) for each in given]
-                made = await asyncio.gather(first, *rest, return_exceptions=True)
+                calls = [[given[place] for place in call] for call in calls_of(given)]
+                rest = [_call(coalescer, self._principal, each) for each in calls]
+                _, *made = await asyncio.gather(first, *rest)
                 self.transactions = pool.runs - 1
-                return list(made)[1:]
+                return list(itertools.chain.from_iterable(made))
 
         return asyncio.run(run())
+
+
+async def _call(coalescer: Coalescer, principal: Principal, call: list[Outgoing]) -> list[Any]:
+    waiting = coalescer.enqueue(principal, call)
+    return await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def _one(coalescer: Coalescer, principal: Principal, outgoing: Outgoing) -> UUID:
@@ -296,21 +302,17 @@ def test_what_is_refused_leaves_no_claim(batch: Batch) -> None:
 
 
 @proves("a resend of SQS", guard="a call stays whole")
-def test_a_call_that_shares_a_claim_is_published_whole_or_not_at_all(
+def test_a_call_that_shares_a_claim_is_never_torn_apart(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: halves tear it apart, and a resend doubles what its first half has published."""
 
     def call(claim: str, last: Message) -> list[Outgoing]:
-        ids = following_ids(3)
         given = [batch.message(), batch.message(), last]
-        return [
-            Outgoing(replace(each, event_id=event_id), claim, number)
-            for number, (each, event_id) in enumerate(zip(given, ids, strict=True))
-        ]
+        return [Outgoing(each, claim, number) for number, each in enumerate(given)]
 
     good, bad = call("a", batch.message()), call("x", batch.message(not_before=FAR))
-    results = batch.send([*good, *bad])
+    _, *results = batch.send([Outgoing(batch.message(), "alone"), *good, *bad])
     assert kinds(results) == ["UUID"] * 3 + ["InvalidArgument"] * 3
     assert batch.send(call("a", batch.message())) == results[:3]
     monkeypatch.setattr(

@@ -13,6 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import ConnectionClosedError
 
 from consumers.gateway import publishing
+from consumers.gateway.sqs import calls
 from tests.contract.gateway.kit import Client, Gateway, Reply
 from tests.contract.gateway.sqs_kit import raw, received
 from tests.kit.proof import proves
@@ -151,14 +152,39 @@ def test_a_batch_is_claimed_once_and_a_resend_tells_the_same_ids(
     assert sorted(each["Body"] for each in found) == ["a", "a", "b", "b", "d", "e"]
 
 
-def test_what_the_topic_does_not_take_is_refused_by_itself(
-    gateway: Gateway, shop: Client, sqs: Any
+@proves("a resend of SQS")
+def test_a_process_that_believes_something_else_publishes_nothing_twice(
+    gateway: Gateway, shop: Client, sqs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it waits: the messages of a call share a claim, and so their fate."""
+    """The claim is the same whatever an attempt refuses, and says what the first has published."""
+    monkeypatch.setattr(calls, "BELIEVED_SECONDS", 0.0)
     url = sqs.create_queue(QueueName="short")["QueueUrl"]
-    topic = f"{shop.account}/short"
-    gateway.db.run(f"UPDATE penstock.topics SET max_payload_bytes = 3 WHERE address = '{topic}'")
+    first: dict[str, str] = {}
+    for most in (3, 2, 4):
+        _take_at_most(gateway, f"{shop.account}/short", most)
+        found = batch(shop, url, "abc", "abcd", "x", **ATTEMPT)
+        first = first or found
+        assert found == first
+        assert found.keys() == {"e0", "e2"}
+    assert len(received(sqs, url, 2)) == 2
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+
+
+def test_what_only_the_database_refuses_fails_alone(
+    gateway: Gateway, shop: Client, sqs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The door believes that the topic takes more: the others of the call are sent all the same."""
+    monkeypatch.setattr(calls, "BELIEVED_SECONDS", 3_600.0)
+    url = sqs.create_queue(QueueName="short")["QueueUrl"]
+    batch(shop, url, "abcd")
+    _take_at_most(gateway, f"{shop.account}/short", 3)
     first = batch(shop, url, "abc", "abcd", "x", **ATTEMPT)
     assert first.keys() == {"e0", "e2"}
     assert batch(shop, url, "abc", "abcd", "x", **ATTEMPT) == first
-    assert len(received(sqs, url, 2)) == 2
+    assert len(received(sqs, url, 3)) == 3
+
+
+def _take_at_most(gateway: Gateway, topic: str, most: int) -> None:
+    gateway.db.run(
+        f"UPDATE penstock.topics SET max_payload_bytes = {most} WHERE address = '{topic}'"
+    )
