@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic as now
 from typing import Any, TypeVar
 
 from consumers.gateway.answers import Refused
@@ -59,16 +60,22 @@ class Pool:
         self._executor = ThreadPoolExecutor(connections, thread_name_prefix=f"gateway-{name}")
 
     async def run(
-        self, principal: Principal | None, work: Callable[[Any], T], *, once: bool = False
+        self,
+        principal: Principal | None,
+        work: Callable[[Any], T],
+        *,
+        once: bool = False,
+        accounts: int = 1,
     ) -> T:
         """What ``work`` returns for a connection, in a transaction that acts for the principal.
 
         Without one, it gets the connection as it is, and is run again if that turns out to be lost.
-        With ``once`` it is not: what it did is not known then.
+        With ``once`` it is not: what it did is not known then.  If it is for several ``accounts``,
+        its turn costs the share of one of them.
         """
         account = principal.account_id if principal is not None else OWN
         call = functools.partial(self._on_own, principal, work, once=once)
-        return await self._in_turn(account, call)
+        return await self._in_turn(account, call, accounts)
 
     async def call(self, principal: Principal, work: Callable[[Any, Acting], T]) -> T:
         """What ``work`` returns; it makes one call, which is a transaction that acts for them."""
@@ -78,14 +85,14 @@ class Pool:
         )
         return await self._in_turn(principal.account_id, call)
 
-    async def _in_turn(self, account: str, call: Callable[[], T]) -> T:
+    async def _in_turn(self, account: str, call: Callable[[], T], accounts: int = 1) -> T:
         loop = asyncio.get_running_loop()
         turn = await self._turn(account)
-        begun = loop.time()
+        begun = now()
         running = loop.run_in_executor(self._executor, call)
 
         def ended(_: object) -> None:
-            self._turns.charge(turn, loop.time() - begun)
+            self._turns.charge(turn, (now() - begun) / accounts)
             self._end(turn)
             if not running.cancelled():
                 running.exception()  # its caller may have gone, and nobody else looks

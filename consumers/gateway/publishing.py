@@ -5,7 +5,8 @@ while a connection is free, a publish goes at once, and what comes while all are
 
 Plain publishes of all accounts share a transaction: the database checks each account by itself, and
 leaves out what it may not or does not take.  That the account sends again in a transaction of its
-own, which says what is wrong.
+own, which says what is wrong.  It takes turns for that in a lane where every batch is of one
+account, so no other account waits for it.
 
 A publish that may be repeated brings a claim: a text that no second event has for some minutes.
 Claims wait for those of other transactions, so such publishes have lines of their own.
@@ -63,6 +64,8 @@ class Coalescer:
         self._pool = pool
         self._plain = PublishLane(at_a_time, MOST_ACCOUNTS)
         self._claiming = PublishLane(at_a_time, 1)
+        #: Plain ones that could not share a transaction.
+        self._alone = PublishLane(at_a_time, 1, by_time=True)
         #: Topics of which events were left out of a transaction that is shared, and were good: so
         #: long they go by themselves.
         self._unshared: dict[str, float] = {}
@@ -102,7 +105,7 @@ class Coalescer:
         return [asyncio.shield(each) for each in given]
 
     def _wait(self, principal: Principal, given: list[Unpublished]) -> None:
-        lanes = (self._plain, self._claiming)
+        lanes = (self._plain, self._claiming, self._alone)
         waiting = sum(each.size_of(principal.account_id) for each in lanes)
         if waiting + sum(each.size for each in given) > MOST_WAITING_BYTES:
             raise Refused(429, "too much of this account waits", {"Retry-After": "1"})
@@ -117,30 +120,34 @@ class Coalescer:
                 return
             task = asyncio.create_task(self._send(lane, parts))
             self._running.add(task)
-            task.add_done_callback(partial(self._done, lane, turns))
+            begun = asyncio.get_running_loop().time()
+            task.add_done_callback(partial(self._done, lane, turns, begun))
 
-    def _done(self, lane: PublishLane, turns: list[Turn], task: asyncio.Task[None]) -> None:
+    def _done(
+        self, lane: PublishLane, turns: list[Turn], begun: float, task: asyncio.Task[None]
+    ) -> None:
         self._running.discard(task)
         for turn in turns:
+            if lane.by_time:
+                lane.turns.charge(turn, asyncio.get_running_loop().time() - begun)
             lane.turns.end(turn)
         self._go_on(lane)
 
     async def _send(self, lane: PublishLane, parts: list[Part]) -> None:
-        refused: list[Part] = []
         if lane is self._plain:
-            parts, refused = await self._send_together(parts)
+            for principal, batch in await self._send_together(parts):
+                if batch:
+                    self._alone.wait(principal, batch)
+            self._go_on(self._alone)
+            return
         for principal, batch in parts:
             if batch:
-                await self._send_alone(principal, batch, [publish_together, publish_apart])
-        for principal, batch in refused:
-            made = await self._send_alone(principal, batch, [publish_apart])
-            self._note_unshared(batch, made)
+                is_refused = any(each.is_left_out for each in batch)
+                ways = [publish_apart] if is_refused else [publish_together, publish_apart]
+                self._note_unshared(batch, await self._send_alone(principal, batch, ways))
 
-    async def _send_together(self, parts: list[Part]) -> tuple[list[Part], list[Part]]:
-        """Publish the plain events of all of them.
-
-        Returns what was not tried, and what was left out, which has to say why.
-        """
+    async def _send_together(self, parts: list[Part]) -> list[Part]:
+        """Publish the plain events of all of them; returns what has to be sent by itself."""
         left = [each for each in parts if not self._may_share(each)]
         lines: dict[AccountTopic, int] = {}
         given: list[tuple[Principal, int, Unpublished]] = []
@@ -149,21 +156,22 @@ class Coalescer:
                 line = AccountTopic(principal.account_id, principal.key_id, one.row.topic)
                 given.append((principal, lines.setdefault(line, len(lines)), one))
         if not given:
-            return left, []
+            return left
         events = [(number, one.row) for _, number, one in given]
         work = partial(publish_for_accounts, lines=list(lines), events=events)
+        accounts = len({each.account_id for each in lines})
         try:
-            places = await self._pool.run(None, work, once=True)
+            places = await self._pool.run(None, work, once=True, accounts=accounts)
         except Exception as error:
             if _wrote_nothing(error):
-                return parts, []
+                return parts
             # Whether it is there is not known: nothing is sent again.
             for _, _, one in given:
                 _answer(one, error)
-            return left, []
+            return left
         if places is None:
-            return parts, []
-        return left, self._answered(given, set(places))
+            return parts
+        return left + self._answered(given, set(places))
 
     def _may_share(self, part: Part) -> bool:
         now = asyncio.get_running_loop().time()
@@ -178,7 +186,7 @@ class Coalescer:
             self._unshared.clear()
         until = asyncio.get_running_loop().time() + _UNSHARED_SECONDS
         for one, result in zip(batch, made, strict=False):
-            if isinstance(result, UUID):
+            if one.is_left_out and isinstance(result, UUID):
                 self._unshared[one.row.topic] = until
 
     def _answered(
@@ -190,6 +198,7 @@ class Coalescer:
         alone: dict[Principal, list[Unpublished]] = defaultdict(list)
         for place, (principal, _, one) in enumerate(given):
             if place in refused:
+                one.is_left_out, one.is_joined = True, False
                 alone[principal].append(one)
             else:
                 _answer(one, one.row.event_id)
@@ -296,9 +305,10 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _wrote_nothing(error: Exception) -> bool:
-    """Whether a transaction of many accounts was refused for what one of them may have sent."""
+    """Whether a transaction of many accounts failed for what one of them may have sent."""
     kinds = {each.__name__ for each in type(driver_error(error)).__mro__}
-    return _is_refusal(error) or bool(kinds & {"DataError", "ProgramLimitExceeded"})
+    bad = bool(kinds & {"DataError", "ProgramLimitExceeded"})
+    return bad or _is_refusal(error) or database.is_ended_before_commit(error)
 
 
 def _refused_calls(

@@ -87,28 +87,35 @@ class Turns:
 
         Until it is known what the turn costs, it is charged what the account's turns have cost.
         """
-        passed: list[str] = []
-        try:
-            while self._free and (account := self._next()) is not None:
-                found = self._accounts[account]
-                if found.running and self._free == 1 and self._places > 1 and account != OWN:
-                    passed.append(account)
-                else:
-                    self._free -= 1
-                    return self._begun(account, found)
+        account = self._next_for_place(is_last=self._free == 1) if self._free else None
+        if account is None:
             return None
-        finally:
-            for account in passed:
-                self._list(account, self._accounts[account])
+        self._free -= 1
+        return self._begun(account, self._accounts[account])
 
     def join(self) -> Turn | None:
-        """The turn of the account that is next, in the place of the turn that was begun last."""
-        account = self._next()
+        """The turn of the account that is next, in the place of the turn that was begun last.
+
+        If that was the last place, those that have one already stay out of it too.
+        """
+        account = self._next_for_place(is_last=self._free == 0)
         if account is None:
             return None
         turn = self._begun(account, self._accounts[account])
         turn.has_place = False
         return turn
+
+    def _next_for_place(self, *, is_last: bool) -> str | None:
+        """The account that is next, for a place.  The last place is for those that have none."""
+        passed: list[str] = []
+        while (account := self._next()) is not None:
+            is_open = not is_last or self._places == 1 or account == OWN
+            if is_open or not self._accounts[account].running:
+                break
+            passed.append(account)
+        for each in passed:
+            self._list(each, self._accounts[each])
+        return account
 
     def _next(self) -> str | None:
         """The account with the least time of those that wait.  It is taken from the line."""

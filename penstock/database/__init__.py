@@ -18,6 +18,7 @@ from penstock.database.calls import (
     execute as execute,
     is_cancelled as is_cancelled,
     is_contention as is_contention,
+    is_ended_before_commit as is_ended_before_commit,
     is_passing as is_passing,
     is_unavailable as is_unavailable,
     is_without_notice as is_without_notice,

@@ -317,6 +317,16 @@ def is_cancelled(error: BaseException) -> bool:
     return (errno_of(error) or sqlstate_of(error)) in _CANCELLED
 
 
+def is_ended_before_commit(error: BaseException) -> bool:
+    """Whether a call that was a transaction of its own was ended so, and has certainly not written.
+
+    An end that was reported for a COMMIT is none: that one may have been done.
+    """
+    inner = driver_error(error)
+    is_undone = errno_of(inner) is None or getattr(inner, "is_before_commit", False)
+    return is_cancelled(inner) and is_undone
+
+
 def is_passing(error: BaseException) -> bool:
     """Whether the error comes from the database's present state and not from the call.
 

@@ -118,3 +118,21 @@ def test_beyond_what_may_wait_an_account_is_refused(pool: Pool) -> None:
         assert [isinstance(each, Refused) for each in results] == [False, False, True, False]
 
     asyncio.run(run())
+
+
+def test_a_turn_for_several_accounts_costs_the_share_of_one(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all tenants together would have as much as one of them."""
+    charged: list[float] = []
+    monkeypatch.setattr(pool._turns, "charge", lambda _, cost: charged.append(cost))
+
+    async def run() -> None:
+        times = iter((0.0, 8.0, 0.0, 8.0))
+        with monkeypatch.context() as patch:
+            patch.setattr("consumers.gateway.pool.now", lambda: next(times))
+            await pool.run(None, lambda _: None)
+            await pool.run(None, lambda _: None, accounts=4)
+
+    asyncio.run(run())
+    assert charged == [8.0, 2.0]

@@ -163,3 +163,25 @@ def test_who_joins_takes_no_place_and_is_next() -> None:
     assert turns.begin() is None
     turns.end(first)
     assert turns.begin() is not None
+
+
+@proves("fair turns of the gateway")
+def test_the_last_place_is_shared_by_accounts_that_have_none() -> None:
+    """Else who has a place already would be in that one too."""
+    turns = Turns(2)
+    for account in ("slow", "slow", "quick", "other"):
+        turns.wait(account)
+    first = turns.begin()
+    last = turns.begin()
+    assert first is not None
+    assert last is not None
+    assert (first.account, last.account) == ("slow", "quick")
+    joined = turns.join()
+    assert joined is not None
+    assert joined.account == "other"
+    assert turns.join() is None
+    assert turns.waiting_of("slow") == 1
+    turns.end(first)
+    again = turns.begin()
+    assert again is not None
+    assert again.account == "slow"

@@ -217,7 +217,12 @@ def _own_transaction(driver: Any, statement: Statement) -> Iterator[None]:
     end = f"SET autocommit = 1, {name} = @penstock_idle"
     driver.query(f"SET @penstock_idle = {name}, {name} = CAST({most} AS SIGNED), autocommit = 0")
     try:
-        yield
+        try:
+            yield
+        except Exception as error:
+            # For is_ended_before_commit(): the end of a COMMIT has the same number.
+            vars(driver_error(error))["is_before_commit"] = True
+            raise
         if statement.limits:
             driver.commit()
             limits.lift(driver)

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+import pymysql
 import pytest
 
 import penstock
@@ -46,10 +47,10 @@ class CountedPool(Pool):
         super().__init__(*given)
         self.used: list[Principal | None] = []
 
-    async def run(self, principal: Principal | None, work: Any, *, once: bool = False) -> Any:
+    async def run(self, principal: Principal | None, work: Any, **how: Any) -> Any:
         self.runs += 1
         self.used.append(principal)
-        return await super().run(principal, work, once=once)
+        return await super().run(principal, work, **how)
 
 
 class Batch:
@@ -200,6 +201,41 @@ def test_what_is_shared_and_fails_as_a_whole_is_sent_by_itself(
     assert kinds(results) == ["UUID"] * 4
     assert used[-5] is None
     assert {*used[-4:]} == {each.principal for each in parties}
+
+
+@proves("a publish over HTTP", guard="the end of a COMMIT")
+@pytest.mark.parametrize("at_commit", [False, True])
+def test_a_statement_that_was_ended_is_sent_apart_but_a_commit_is_not(
+    gateway: Gateway, parties: list[Party], monkeypatch: pytest.MonkeyPatch, at_commit: bool
+) -> None:
+    """By its limit of time: it wrote nothing.  Of a COMMIT that is not known."""
+    if gateway.db.engine == "postgres":
+        lost, ended = psycopg.OperationalError("lost"), psycopg.errors.QueryCanceled("ended")
+
+        def fails(connection: Any, **given: Any) -> list[int]:
+            raise lost if at_commit else ended
+
+        monkeypatch.setattr(publishing, "publish_for_accounts", fails)
+    else:
+        _end_on_mysql(monkeypatch, at_commit=at_commit)
+    results, used = publish_all(gateway, [(each, each.message()) for each in parties])
+    assert kinds(results) == ["OperationalError" if at_commit else "UUID"] * 4
+    assert {*used[-4:]} == ({None} if at_commit else {each.principal for each in parties})
+
+
+def _end_on_mysql(monkeypatch: pytest.MonkeyPatch, *, at_commit: bool) -> None:
+    plain, shared = pymysql.connections.Connection.query, list[Any]()
+
+    def query(connection: Any, sql: Any, unbuffered: bool = False) -> Any:
+        text = sql.decode(errors="replace") if isinstance(sql, bytes | bytearray) else sql
+        if "publish_for_accounts" in text:
+            shared.append(connection)
+        if connection in shared and (not at_commit or text.startswith("SET autocommit = 1")):
+            shared.clear()
+            raise pymysql.err.OperationalError(1317, "Query execution was interrupted")
+        return plain(connection, sql, unbuffered)
+
+    monkeypatch.setattr(pymysql.connections.Connection, "query", query)
 
 
 def test_a_topic_that_is_left_out_and_good_goes_by_itself_then(
