@@ -21,6 +21,7 @@ from consumers.gateway.sqs.entries import Entry, entries_of, outcomes, told
 from consumers.gateway.sqs.errors import SqsError, invalid, missing, of_fifo_only
 from consumers.gateway.sqs.handles import handle, receipt_of
 from consumers.gateway.sqs.sequences import number
+from penstock import database
 from penstock.errors import StaleReceipt
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Delivery, Receipt
@@ -133,7 +134,11 @@ async def change_batch(call: SqsCall) -> dict[str, Any]:
     if together:
         try:
             await call.run(work)
-        except StaleReceipt:
+        except Exception as error:
+            # Also when others lock some of them: each timeout locks its messages by itself, so two
+            # batches can wait for each other.
+            if not isinstance(error, StaleReceipt) and not database.is_contention(error):
+                raise
             together = False
     if together:
         return told(entries, [{}] * len(entries))

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
+import pymysql
 import pytest
 from botocore.exceptions import ClientError
 
-from penstock.subscriptions import labels
+from penstock import database
+from penstock.subscriptions import labels, queue
 from tests.contract.gateway.kit import Client, Gateway
-from tests.contract.gateway.sqs_kit import refused, sqs_of
+from tests.contract.gateway.sqs_kit import received, refused, sqs_of
 from tests.kit.log import wait_until
 
 _BLOCKED = {
@@ -21,6 +24,11 @@ _BLOCKED = {
     " WHERE datname = current_database() AND wait_event_type = 'Lock'"
 }
 _BLOCKED_IN_MYSQL = "SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
+
+DEADLOCKS = {
+    "postgres": psycopg.errors.DeadlockDetected("deadlock detected"),
+    "mysql": pymysql.err.OperationalError(1213, "Deadlock found when trying to get lock"),
+}
 
 
 def _beside(gateway: Gateway, shop: Client, call: Callable[[], Any]) -> Any:
@@ -63,6 +71,32 @@ def test_of_two_purges_one_is_refused(gateway: Gateway, sqs: Any, url: str, shop
 
     with pytest.raises(ClientError, match="PurgeQueueInProgress"):
         _beside(gateway, shop, purge)
+
+
+@pytest.mark.usefixtures("sequencing")
+def test_changes_that_ended_a_deadlock_are_made_one_by_one(
+    gateway: Gateway, sqs: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each timeout locks its own messages, so two batches can lock theirs in crossed order."""
+    sqs.send_message_batch(
+        QueueUrl=url, Entries=[{"Id": str(n), "MessageBody": str(n)} for n in range(2)]
+    )
+    real, seconds = queue.extend, []
+
+    def extend(connection: Any, *given: Any, **more: Any) -> Any:
+        seconds.append(given[2])
+        if len(seconds) == 2:
+            raise DEADLOCKS[database.dialect_of(connection)]
+        return real(connection, *given, **more)
+
+    monkeypatch.setattr(queue, "extend", extend)
+    entries = [
+        {"Id": str(n), "ReceiptHandle": each["ReceiptHandle"], "VisibilityTimeout": 60 + n}
+        for n, each in enumerate(received(sqs, url, 2))
+    ]
+    made = sqs.change_message_visibility_batch(QueueUrl=url, Entries=entries)
+    assert [each["Id"] for each in made["Successful"]] == ["0", "1"]
+    assert sorted(seconds) == [60, 60, 61, 61]
 
 
 def test_a_key_of_one_queue_sends_its_dead_letters_to_no_other(
