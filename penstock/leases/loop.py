@@ -261,7 +261,12 @@ class Rounds(ABC):
         assert self._listener is not None
         seconds = self.longest_rest()
         self.stats.rests_until = time.monotonic() + seconds
-        self.heard(self._listener.wait(seconds, self._wake))
+        try:
+            notices = self._listener.wait(seconds, self._wake)
+        finally:
+            # Something may have ended it earlier: from now on, the loop can be stuck.
+            self.stats.rests_until = min(self.stats.rests_until, time.monotonic())
+        self.heard(notices)
         self._wake.clear()
 
     def heard(self, notices: Sequence[str]) -> None:

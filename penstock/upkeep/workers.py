@@ -116,6 +116,7 @@ class SequencerWorker:
         ):
             if commit_listener.wait(min(left, STOP_SECONDS)):
                 self.wakes += 1
+                self.rests_until = time.monotonic()
                 return
 
     def last_turn(self) -> float:

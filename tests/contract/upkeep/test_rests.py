@@ -13,7 +13,7 @@ import pytest
 from penstock.consumer.running.worker import ConsumerWorker, Worker
 from penstock.leases.loop import LoopSetting, LoopStats, Rounds
 from penstock.upkeep import workers
-from penstock.upkeep.workers import AccountsWorker, SweepWorker
+from penstock.upkeep.workers import AccountsWorker, SequencerWorker, SweepWorker
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import wait_until
 
@@ -51,6 +51,15 @@ class _Idle(Rounds):
         return 0
 
 
+def test_a_sequencer_that_was_woken_rests_no_longer() -> None:
+    worker = SequencerWorker("")
+    worker.turned = time.monotonic() - HOUR
+    listener: Any = SimpleNamespace(wait=lambda _: _rests(worker))
+    worker.rest(threading.Event(), listener, HOUR)
+    assert worker.wakes == 1
+    assert not _rests(worker)
+
+
 def test_a_loop_that_rests_is_not_stuck() -> None:
     loop = _Idle(LoopSetting("", "billing", "me"), idle_seconds=HOUR)
     loop.stats = LoopStats(last_round=time.monotonic() - HOUR)
@@ -66,5 +75,6 @@ def test_a_loop_that_rests_is_not_stuck() -> None:
     loop._listener, loop._wake = SimpleNamespace(wait=wait), SimpleNamespace(clear=lambda: None)  # type: ignore[assignment]
     loop.rest()
     assert seen == [True]
+    assert not _rests(worker), "a notice has ended the rest: from here on it may hang"
     loop.stats.rests_until = time.monotonic() - 7
     assert 7 <= time.monotonic() - worker.last_turn() < HOUR, "stuck since the end of its rest"
