@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -47,6 +48,14 @@ def test_penstock_imports_nothing_but_the_standard_library() -> None:
 def test_the_core_has_no_required_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["dependencies"] == []
+
+
+def test_comments_of_the_project_file_name_files_that_exist() -> None:
+    """It says where the lock of each group of packages lies."""
+    comments = re.findall(r"^ *#(.*)$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    named = re.findall(r"[\w.-]+/[\w./-]+\.(?:lock|md|py|toml)", "\n".join(comments))
+    assert "tools/release.lock" in named
+    assert [each for each in named if not (ROOT / each).exists()] == []
 
 
 def test_the_lock_has_hashes_and_no_address() -> None:

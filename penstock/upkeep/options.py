@@ -27,6 +27,8 @@ _OPTION = "option"
 
 #: What Kubernetes sets in every pod next to a service with the name penstock-daemon.
 _SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT\w*)|PORT(_\d+_\w+)?")
+#: What it sets a name to that may be an option too: `port`.
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,13 @@ def from_environment(
         name: options[name].read(environ[variable], variable)
         for variable, name in known.items()
         if environ.get(variable, "").strip()
+        and not _is_link(variable.removeprefix(prefix), environ[variable])
     }
+
+
+def _is_link(name: str, value: str) -> bool:
+    """Whether Kubernetes gave an option this value, and no operator."""
+    return bool(_SERVICE_LINK.fullmatch(name) and _SERVICE_ADDRESS.match(value))
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> ConfigurationError:

@@ -14,6 +14,7 @@ import typer
 import yaml
 
 from consumers import __main__ as command
+from consumers.gateway.settings import gateway_options
 from consumers.options import FILE, OPTIONS, PREFIX, PROFILES, effective
 from consumers.settings import Settings
 from penstock.cli.flags import takes
@@ -129,6 +130,28 @@ def test_what_kubernetes_says_of_a_service_is_no_option() -> None:
              "PORT": "tcp://10.0.0.1:80", "PORT_80_TCP_ADDR": "10.0.0.1"}  # fmt: skip
     chosen = effective({}, {f"{PREFIX}{name}": value for name, value in links.items()})
     assert set(chosen.sources.values()) == {"default"}
+
+
+def test_no_page_calls_a_flag_by_the_key_of_the_file() -> None:
+    """The key `relays` is a list, the flag `--relay` is one of them."""
+    keys = {f"--{name.replace('_', '-')}" for name in OPTIONS}
+    wrong = keys - {each.flag(name) for name, each in OPTIONS.items()}
+    assert "--relays" in wrong
+    for page in DOCS.parent.rglob("*.md"):
+        named = set(re.findall(r"(?<![\w-])--[a-z-]+", page.read_text("utf-8")))
+        assert not named & wrong, page.name
+
+
+@pytest.mark.parametrize("link", ["tcp://10.0.0.1:9464", "udp://10.0.0.1:9464"])
+def test_a_service_s_address_is_no_value_of_an_option(link: str) -> None:
+    """A service penstock-gateway makes PENSTOCK_GATEWAY_PORT: the gateway has an option `port`."""
+    chosen = gateway_options({}, {"PENSTOCK_GATEWAY_PORT": link})
+    assert chosen.sources["port"] == "default"
+    assert gateway_options({}, {"PENSTOCK_GATEWAY_PORT": "8081"}).values["port"] == 8081
+    # What no service makes is still refused.
+    for name, value in (("PORT", "tcp:80"), ("DRAIN_SECONDS", link)):
+        with pytest.raises(ConfigurationError, match=f"PENSTOCK_GATEWAY_{name} is "):
+            gateway_options({}, {f"PENSTOCK_GATEWAY_{name}": value})
 
 
 def test_each_kind_from_text_and_from_a_file_is_the_same(tmp_path: Path) -> None:

@@ -171,6 +171,17 @@ def copied() -> list[Path]:
     return [ROOT / source for source in sorted(named)]
 
 
+def test_only_what_is_copied_goes_to_who_builds() -> None:
+    """The checkout holds penstock.env and `.penstock`: all is denied but the sources of COPY."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    denied, *rules = [line for line in lines if line and not line.startswith("#")]
+    allowed = [line.removeprefix("!") for line in rules if line.startswith("!")]
+    assert denied == "*"
+    assert [ROOT / each for each in sorted(allowed)] == copied()
+    # What is denied again stands last: the last rule that fits counts.
+    assert rules[len(allowed) :] == ["**/__pycache__"]
+
+
 def test_the_image_has_all_code_that_it_runs(tmp_path: Path) -> None:
     """Only what is copied: no module of the checkout is imported from elsewhere.
 
@@ -241,6 +252,24 @@ def test_each_way_to_deploy_prepares_the_database_first() -> None:
     assert compose["migrate"]["command"] == ["penstock", "migrate"]
     for name in ("daemon", "code"):
         assert "migrate" in compose[name]["depends_on"]
+
+
+def test_who_needs_a_service_waits_until_it_works() -> None:
+    """Started is not enough: the code server makes Dagster's tables, and then loads for seconds."""
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["services"]
+    needed = {name: services[name].get("depends_on", {}) for name in services}
+    for name in ("webserver", "dagster-daemon"):
+        assert set(needed[name]) == {"code", "dagster-database"}
+    for each in needed.values():
+        for other, how in each.items():
+            ends = services[other].get("restart") == "no"
+            wanted = "service_completed_successfully" if ends else "service_healthy"
+            assert how == {"condition": wanted}, other
+            assert ends or "healthcheck" in services[other], other
+    _, *called, option, port = services["code"]["healthcheck"]["test"]
+    assert port in services["code"]["command"]
+    program, *subcommands = called
+    assert f"{option}," in _help(str(Path(sys.executable).parent / program), *subcommands)
 
 
 #: What the files of deploy/ set themselves, because it is theirs.

@@ -8,6 +8,16 @@ app.kubernetes.io/component: {{ .name }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{/* A program's own options, see docs/reference/daemon.md and docs/reference/gateway.md. */}}
+{{- define "penstock.config" -}}
+{{- with .program.config }}
+{{- if and (hasKey . "relays") (not .relays) }}
+{{- fail (printf "programs.%s.config.relays is empty: name each subscription and its sink" $.name) }}
+{{- end }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
 {{/* What every container has: the secret, no rights, a root that nobody writes to. */}}
 {{- define "penstock.container" -}}
 image: {{ include "penstock.image" .root | quote }}
@@ -25,6 +35,9 @@ securityContext:
 volumeMounts:
   - {name: data, mountPath: /var/lib/penstock}
   - {name: tmp, mountPath: /tmp}
+{{- with .program }}{{ if .config }}
+  - {name: config, mountPath: /etc/penstock-program, readOnly: true}
+{{- end }}{{ end }}
 {{- if .root.Values.policies }}
   - {name: policies, mountPath: /etc/penstock, readOnly: true}
 {{- end }}
@@ -32,6 +45,8 @@ volumeMounts:
 
 {{- define "penstock.pod" -}}
 automountServiceAccountToken: false
+# A service penstock-gateway would set PENSTOCK_GATEWAY_PORT, which is an option of the gateway.
+enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
   runAsUser: 10001
@@ -41,13 +56,16 @@ securityContext:
 volumes:
   - {name: data, emptyDir: {}}
   - {name: tmp, emptyDir: {}}
-{{- if .Values.policies }}
-  - {name: policies, configMap: {name: {{ .Values.policies | quote }}}}
+{{- with .program }}{{ if .config }}
+  - {name: config, configMap: {name: {{ printf "%s-%s" $.root.Release.Name $.name | quote }}}}
+{{- end }}{{ end }}
+{{- if .root.Values.policies }}
+  - {name: policies, configMap: {name: {{ .root.Values.policies | quote }}}}
 {{- end }}
-{{- with .Values.nodeSelector }}
+{{- with .root.Values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.tolerations }}
+{{- with .root.Values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
