@@ -15,6 +15,8 @@ DECLARE
     parts integer[];
     longest integer[];
     published integer;
+    -- The lines of the events, NULL for one that is not published.
+    written integer[] := lines;
 BEGIN
     PERFORM require_own_gateway();
     IF GREATEST(cardinality(payloads), cardinality(keys), cardinality(types), cardinality(content_types),
@@ -46,18 +48,23 @@ BEGIN
     WHERE fits_line(parts[i.line], longest[i.line], octet_length(i.payload), i.key, i.type, i.content_type, i.headers,
                     i.partition);
     GET DIAGNOSTICS published = ROW_COUNT;
-    PERFORM charge_lines(accounts, lines, payloads, bases);
     IF published < events_given THEN
-        RETURN QUERY
-        SELECT (i.n - 1)::integer
+        SELECT array_agg(CASE WHEN fits_line(parts[i.line], longest[i.line], octet_length(i.payload), i.key, i.type,
+                                             i.content_type, i.headers, i.partition) THEN i.line END ORDER BY i.n)
+        INTO written
         FROM (
             SELECT unnest(lines) AS line, unnest(payloads) AS payload, unnest(keys) AS key, unnest(types) AS type,
                    unnest(content_types) AS content_type, unnest(publish_for_accounts.headers)::jsonb AS headers,
                    unnest(publish_for_accounts.partitions) AS partition, generate_subscripts(lines, 1) AS n
-        ) AS i
-        WHERE fits_line(parts[i.line], longest[i.line], octet_length(i.payload), i.key, i.type, i.content_type,
-                        i.headers, i.partition) IS NOT TRUE
-        ORDER BY i.n;
+        ) AS i;
     END IF;
+    IF published > 0 THEN
+        PERFORM charge_lines(accounts, written, payloads);
+    END IF;
+    RETURN QUERY
+    SELECT (i.n - 1)::integer
+    FROM (SELECT unnest(written) AS line, generate_subscripts(written, 1) AS n) AS i
+    WHERE published < events_given AND i.line IS NULL
+    ORDER BY i.n;
 END
 $$;

@@ -137,6 +137,26 @@ def test_quotas_count_and_bind(tenants: Tenants, shop: Account, bank: Account, l
     assert len(_texts(tenants, "bank")) == 4
 
 
+@pytest.mark.mariadb_differs("cursors over JSON_TABLE")
+def test_what_was_not_written_is_not_charged(
+    tenants: Tenants, shop: Account, bank: Account, login: str
+) -> None:
+    """An event that is too long, in a good topic.  One account may have several topics."""
+    for name in ("shop", "bank"):
+        accounts.set_quota(tenants.owner, name, max_events=9)
+    penstock.create_topic(tenants.owner, "shop/more")
+    long = (shop, "shop/orders", b"x" * 1_048_577)
+    given = [
+        *(long, (shop, "shop/orders", b"xy"), (bank, "bank/orders", b"z")),
+        *((shop, "shop/more", b"abc"), (shop, "shop/orders", b"", shop.key_id, {"partition": 1})),
+    ]
+    with as_login(tenants, login) as own:
+        assert _publish(own, *given) == [0, 4]
+        assert _publish(own, long) == [0]
+    used = [accounts.quota_of(tenants.owner, name) for name in ("shop", "bank")]
+    assert [(each.events, each.bytes) for each in used if each] == [(2, 5), (1, 1)]
+
+
 @proves("S22 of accounts")
 def test_only_a_gateway_does_it(tenants: Tenants, shop: Account, login: str) -> None:
     """Not the owner, and not a gateway's login that has got another role."""
@@ -179,7 +199,7 @@ CHECKS: dict[str, Guard] = {
     },
     "the count": {
         "postgres": (
-            "publish_for_accounts", "PERFORM charge_lines(accounts, lines, payloads, bases);", "",
+            "publish_for_accounts", "PERFORM charge_lines(accounts, written, payloads);", "",
         ),
         "mysql": ("publish_for_accounts", "CALL charge_lines(`lines`, heads, blocks);", "DO 0;"),
     },

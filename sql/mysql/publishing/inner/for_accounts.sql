@@ -29,17 +29,26 @@ BEGIN
     DECLARE in_namespace BIGINT;
     DECLARE may BOOLEAN;
     DECLARE known VARBINARY(40);
+    DECLARE all_lines INT DEFAULT JSON_LENGTH(given);
     DECLARE account, key_id VARCHAR(64);
+    DECLARE topic VARCHAR(4000);
+    -- The text is read once: a path in it would be looked for from its beginning, for each line.
+    DECLARE each_line CURSOR FOR
+        SELECT g.account, g.key_id, g.topic
+        FROM JSON_TABLE(given, '$[*]' COLUMNS (
+            place FOR ORDINALITY, account VARCHAR(64) PATH '$.account', key_id VARCHAR(64) PATH '$.key_id',
+            topic VARCHAR(4000) PATH '$.topic')) AS g
+        ORDER BY g.place;
     SET facts = '';
-    WHILE done < JSON_LENGTH(given) DO
-        SET account = JSON_UNQUOTE(JSON_EXTRACT(given, CONCAT('$[', done, '].account'))),
-            key_id = JSON_UNQUOTE(JSON_EXTRACT(given, CONCAT('$[', done, '].key_id')));
+    OPEN each_line;
+    WHILE done < all_lines DO
+        FETCH each_line INTO account, key_id, topic;
         SELECT MAX(t.namespace_id),
                MAX(CONCAT(LPAD(t.id * 65536, 19, ' '), LPAD(t.partitions, 6, ' '), LPAD(t.max_payload_bytes, 14, ' '),
                           CASE t.strategy WHEN 'crc32' THEN 'k' WHEN 'round_robin' THEN 'r' ELSE 'p' END))
         INTO in_namespace, known
         FROM topics AS t
-        WHERE t.address_hash = UNHEX(SHA2(JSON_UNQUOTE(JSON_EXTRACT(given, CONCAT('$[', done, '].topic'))), 256))
+        WHERE t.address_hash = UNHEX(SHA2(topic, 256))
           AND t.max_unsequenced_events IS NULL AND t.max_unsequenced_bytes IS NULL;
         SET may = FALSE;
         IF in_namespace IS NOT NULL THEN
@@ -48,30 +57,44 @@ BEGIN
         SET facts = CONCAT(facts, IF(may, known, CONCAT(REPEAT(' ', 24), '1', LPAD('-1', 14, ' '), 'p'))),
             done = done + 1;
     END WHILE;
+    CLOSE each_line;
 END;
 
 -- name: charge_lines
 -- Counts for each account that has a quota what was published of it.
 CREATE PROCEDURE charge_lines(given JSON, heads LONGBLOB, blocks LONGBLOB)
 BEGIN
-    DECLARE done, limited INT DEFAULT 0;
+    DECLARE limited INT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE all_events INT DEFAULT LENGTH(heads) DIV 90;
     DECLARE account VARCHAR(64);
     DECLARE counted, bytes BIGINT;
-    WHILE done < JSON_LENGTH(given) DO
-        SET account = JSON_UNQUOTE(JSON_EXTRACT(given, CONCAT('$[', done, '].account')));
-        SELECT COUNT(q.account_id) INTO limited FROM account_quotas AS q WHERE q.account_id = account;
-        IF limited > 0 THEN
-            SELECT COUNT(e.id), SUM(LENGTH(e.payload)) INTO counted, bytes
-            FROM numbers AS l
-            JOIN events AS e
-                ON e.id = CAST(CONV(HEX(SUBSTR(blocks, 8 * (l.n DIV 256) + 1, 8)), 16, 10) AS SIGNED) * 256
+    DECLARE each_account CURSOR FOR
+        SELECT q.account_id, SUM(c.counted), SUM(c.bytes)
+        FROM (
+            SELECT SUBSTR(g.head, 90 * l.n + 1, 5) + 1 AS place, COUNT(e.id) AS counted, SUM(LENGTH(e.payload)) AS bytes
+            FROM (SELECT heads AS head, blocks AS ids) AS g
+            STRAIGHT_JOIN numbers AS l ON l.n < all_events
+            STRAIGHT_JOIN events AS e
+                ON e.id = CAST(CONV(HEX(SUBSTR(g.ids, 8 * (l.n DIV 256) + 1, 8)), 16, 10) AS SIGNED) * 256
                     + MOD(l.n, 256)
-            WHERE l.n < all_events AND SUBSTR(heads, 90 * l.n + 1, 5) = done;
-            IF counted > 0 THEN
-                CALL count_published(account, counted, bytes);
-            END IF;
-        END IF;
-        SET done = done + 1;
-    END WHILE;
+            GROUP BY SUBSTR(g.head, 90 * l.n + 1, 5) + 1
+        ) AS c
+        JOIN JSON_TABLE(given, '$[*]' COLUMNS (place FOR ORDINALITY, account VARCHAR(64) PATH '$.account')) AS j
+            ON j.place = c.place
+        JOIN account_quotas AS q ON q.account_id = j.account
+        GROUP BY q.account_id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    SELECT COUNT(q.account_id) INTO limited
+    FROM JSON_TABLE(given, '$[*]' COLUMNS (account VARCHAR(64) PATH '$.account')) AS j
+    JOIN account_quotas AS q ON q.account_id = j.account;
+    IF limited > 0 THEN
+        OPEN each_account;
+        FETCH each_account INTO account, counted, bytes;
+        WHILE NOT done DO
+            CALL count_published(account, counted, bytes);
+            FETCH each_account INTO account, counted, bytes;
+        END WHILE;
+        CLOSE each_account;
+    END IF;
 END;

@@ -27,16 +27,14 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: charge_lines
--- Counts for each account that has a quota what was published of it.
-CREATE OR REPLACE FUNCTION charge_lines(accounts text[], lines integer[], payloads bytea[], bases bigint[])
-RETURNS void
+-- Counts for each account that has a quota what was published of it. The line of an event that was not is NULL.
+CREATE OR REPLACE FUNCTION charge_lines(accounts text[], lines integer[], payloads bytea[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM account_quotas AS q WHERE q.account_id = ANY (accounts)) THEN
         PERFORM count_published(q.account_id, count(*), sum(octet_length(i.payload)))
         FROM (SELECT unnest(lines) AS line, unnest(payloads) AS payload) AS i
         JOIN account_quotas AS q ON q.account_id = accounts[i.line]
-        WHERE bases[i.line] IS NOT NULL
         GROUP BY q.account_id;
     END IF;
 END
