@@ -34,7 +34,6 @@ MAY_BE_HIGH = {
     "commit": "a counter that was set back is noticed by the next commit",
     "rejected_commits": "a count for a page",
     "pressure_problem": "it only decides whether to measure",
-    "slice_sources": "how much room is ahead",
 }
 
 

@@ -36,15 +36,16 @@ $$;
 -- The insert-only tables that are cut into slices by a counter, and the highest number that the counter has
 -- given out.
 CREATE OR REPLACE FUNCTION slice_sources() RETURNS TABLE (parent text, used bigint)
-LANGUAGE sql STABLE AS $$
-    SELECT 'events', s.last_value FROM events_id AS s
-    UNION ALL SELECT 'chunks', s.last_value FROM chunks_id AS s
-    UNION ALL SELECT 'positions', s.last_value FROM positions_id AS s
-    UNION ALL SELECT 'lease_history', s.last_value FROM lease_history_id AS s
-    UNION ALL SELECT 'blocks', s.last_value FROM blocks_id AS s
-    UNION ALL SELECT 'relay_failures', s.last_value FROM blocks_id AS s
-    UNION ALL SELECT 'queue_ranges', s.last_value FROM queue_ranges_id AS s
-    UNION ALL SELECT 'queue_turns', s.last_value FROM queue_turns_id AS s
+LANGUAGE sql VOLATILE AS $$
+    SELECT 'events', last_given('events_id', s.last_value, s.is_called) FROM events_id AS s
+    UNION ALL SELECT 'chunks', last_given('chunks_id', s.last_value, s.is_called) FROM chunks_id AS s
+    UNION ALL SELECT 'positions', last_given('positions_id', s.last_value, s.is_called) FROM positions_id AS s
+    UNION ALL SELECT 'lease_history', last_given('lease_history_id', s.last_value, s.is_called)
+    FROM lease_history_id AS s
+    UNION ALL SELECT 'blocks', last_given('blocks_id', s.last_value, s.is_called) FROM blocks_id AS s
+    UNION ALL SELECT 'relay_failures', last_given('blocks_id', s.last_value, s.is_called) FROM blocks_id AS s
+    UNION ALL SELECT 'queue_ranges', last_given('queue_ranges_id', s.last_value, s.is_called) FROM queue_ranges_id AS s
+    UNION ALL SELECT 'queue_turns', last_given('queue_turns_id', s.last_value, s.is_called) FROM queue_turns_id AS s
     UNION ALL SELECT 'ticks', COALESCE((SELECT t.id FROM ticks AS t ORDER BY t.id DESC LIMIT 1), 0)
 $$;
 
