@@ -15,10 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from operator import add, sub
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ops.relay.status import relay_status
+from ops.relay.threads import SideThreads
+from penstock.database.backoff import backoff
 from penstock.errors import InvalidArgument, error_text, is_interruption
 from penstock.subscriptions.relay_groups import RelayGroup, relay_group_lag
 
@@ -33,6 +37,8 @@ log = logging.getLogger(__name__)
 TURN_SECONDS = 2.0
 #: How long a sink that has everything is left alone.
 IDLE_SECONDS = 0.5
+#: How long it is waited at the end for all sinks together to be left and closed.
+CLOSE_SECONDS = 30.0
 #: The moving average of a sink: what it begins with, the weight of the newest, and its end.
 _FIRST, _WEIGHT, _LONGEST = 0.001, 0.2, 10.0
 
@@ -85,6 +91,18 @@ class SinkResult:
     last_error: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What a turn has shown, and when the sink asks for its next.
+
+    ``seconds``: those of a block; None when it took none and something failed.
+    """
+
+    drained: bool
+    seconds: float | None
+    later: float
+
+
 class _Served:
     """One sink while it is served: it stays open, and its relay goes on in every turn."""
 
@@ -97,12 +115,16 @@ class _Served:
         #: Events, blocks, dead letters and failures: of all relays, and of the one that is there.
         self._counts = self._of_this = (0, 0, 0, 0)
         self._drained, self._error = False, ""
+        #: How many turns in a row have raised.
+        self._raised = 0
 
-    def turn(self, seconds: float) -> tuple[bool, float | None]:
-        """Serve it; whether it has everything, and the seconds of a block (None: it took none)."""
+    def turn(self, seconds: float, stop: threading.Event) -> _Turn:
+        """Serve it until the time is over, or somebody says so."""
         begun, before = time.monotonic(), self._counts
         try:
-            self._note(self._present().send_for(self._connection, seconds))
+            relay = self._present()
+            self._note(relay.send_for(self._connection, seconds, stop=stop))
+            self._raised = 0
         except Exception as error:
             if is_interruption(error):
                 raise
@@ -110,10 +132,19 @@ class _Served:
             self.close()
             self._error, self._drained = error_text(error), False
             self._count((0, 0, 0, 1))
-        taken = self._counts[1] - before[1]
+            self._raised += 1
+        taken, has_failed = self._counts[1] - before[1], self._counts[3] > before[3]
         if taken:
-            return self._drained, (time.monotonic() - begun) / taken
-        return self._drained, None if self._counts[3] > before[3] else 0.0
+            return _Turn(self._drained, (time.monotonic() - begun) / taken, self._later(0.0))
+        # Without a failure there was nothing to do here: others may hold what is left.
+        later = self._later(0.0 if has_failed else IDLE_SECONDS)
+        return _Turn(self._drained, None if has_failed else 0.0, later)
+
+    def _later(self, seconds: float) -> float:
+        """After what raised at once there is a pause: else a thread would do nothing else."""
+        if self._raised:
+            return backoff(self._raised)
+        return IDLE_SECONDS if self._drained else seconds
 
     def close(self) -> None:
         """Leave, and close the sink.  The next turn opens it again."""
@@ -135,10 +166,14 @@ class _Served:
 
     def _note(self, done: RelayResult) -> None:
         now = (done.events, done.blocks, done.dead_letters, done.failures)
-        self._count(tuple(map(sub, now, self._of_this)))
+        _, blocks, _, failures = more = tuple(map(sub, now, self._of_this))
+        self._count(more)
         self._of_this = now
         self._drained = done.drained
-        self._error = done.last_error or ("" if done.drained else self._error)
+        if failures:  # the relay keeps its last error for as long as it lives
+            self._error = done.last_error
+        elif blocks or done.drained:
+            self._error = ""
 
     def _count(self, more: tuple[int, ...]) -> None:
         events, blocks, letters, failures = map(add, self._counts, more)
@@ -169,13 +204,43 @@ def serve(
         name: _Served(name, opened, lambda sink, name=name: made(name, sink))  # type: ignore[misc]
         for name, opened in sinks.items()
     }
-    with ThreadPoolExecutor(threads, thread_name_prefix="relay-sink") as pool:
-        try:
-            _take_turns(served, pool, threads, deadline, stop)
-        finally:
-            for each in served.values():
-                pool.submit(each.close)
+    try:
+        with ThreadPoolExecutor(threads, thread_name_prefix="relay-sink") as pool:
+            try:
+                _take_turns(served, pool, threads, deadline, stop)
+            except BaseException:
+                stop.set()  # the turns that are under way end too, and are waited for here
+                raise
+    finally:
+        _close_all(list(served.values()))
     return [each.result() for each in served.values()]
+
+
+def _close_all(served: list[_Served]) -> None:
+    """Close all sinks side by side, so that one that does not answer holds up no other.
+
+    No turn is under way.  What is not closed in time ends with the process.
+    """
+    threads = SideThreads(len(served), "relay-close")
+    closed: SimpleQueue[str] = SimpleQueue()
+
+    def close(one: _Served) -> None:
+        one.close()
+        closed.put(one.name)
+
+    left = {each.name for each in served}
+    for each in served:
+        try:
+            threads.give(partial(close, each))
+        except RuntimeError:  # the machine has no thread for it now
+            close(each)
+    ends = time.monotonic() + CLOSE_SECONDS
+    try:
+        while left:
+            left.discard(closed.get(timeout=max(0.0, ends - time.monotonic())))
+    except Empty:
+        log.error("these sinks are not closed after %s s: %s", CLOSE_SECONDS, sorted(left))
+    threads.end()
 
 
 def _take_turns(
@@ -187,7 +252,7 @@ def _take_turns(
 ) -> None:
     """Until everything was sent, the time is over, or somebody says so.  No turn is under way."""
     turns = SinkTurns(served)
-    busy: dict[Future[tuple[bool, float | None]], str] = {}
+    busy: dict[Future[_Turn], str] = {}
     while (turns or busy) and not stop.is_set():
         left = TURN_SECONDS if deadline is None else deadline - time.monotonic()
         if left <= 0:
@@ -195,16 +260,15 @@ def _take_turns(
         has_room = threads >= len(turns) + len(busy) and deadline is not None
         while len(busy) < threads and (name := turns.take()) is not None:
             seconds = left if has_room else min(left, TURN_SECONDS)
-            busy[pool.submit(served[name].turn, seconds)] = name
+            busy[pool.submit(served[name].turn, seconds, stop)] = name
         done, _ = wait(busy, timeout=IDLE_SECONDS, return_when=FIRST_COMPLETED)
         if not busy:
             stop.wait(min(left, IDLE_SECONDS))
         for each in done:
-            name = busy.pop(each)
-            drained, seconds_of_block = each.result()
-            turns.served(name, seconds_of_block)
-            if deadline is None or not drained:
-                turns.ask(name, IDLE_SECONDS if drained else 0.0)
+            name, turn = busy.pop(each), each.result()
+            turns.served(name, turn.seconds)
+            if deadline is None or not turn.drained:
+                turns.ask(name, turn.later)
     wait(busy)
 
 

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -190,7 +190,10 @@ class RelayLanes:
 
     def finished(self) -> list[Lane]:
         """The lanes on which something was finished since this was asked last."""
-        self._leave([each for each in self._busy.values() if self._is_overdue(each)])
+        self._leave(self._overdue())
+        return self._taken()
+
+    def _taken(self) -> list[Lane]:
         found = []
         while not self._finished.empty():
             lane = self._finished.get()
@@ -202,20 +205,19 @@ class RelayLanes:
     def ending(self, seconds: float) -> Iterator[Lane]:
         """The lanes that are finished from now on, until nothing is under way.
 
-        After ``seconds`` calls of the sink are told to end. Those that do not are left behind.
+        After ``seconds`` calls of the sink are told to end. Those that do not are left behind: a
+        copy of their lane tells of it.
         """
         aborted_at = time.monotonic() + seconds
         left_at = aborted_at + ABORT_SECONDS
         while self._busy:
             now = time.monotonic()
-            if now >= left_at:
-                self._leave(list(self._busy.values()))
-                yield from self.finished()
-                return
             if now >= aborted_at:
                 self._abort(list(self._busy.values()))
-            self.wait(max(0.0, (aborted_at if now < aborted_at else left_at) - now))
-            yield from self.finished()
+            if now < left_at:
+                self.wait(max(0.0, (aborted_at if now < aborted_at else left_at) - now))
+            yield from self._taken()
+            yield from self._leave(self._overdue() if now < left_at else [*self._busy.values()])
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
         """Wait for what is under way, but not for ever, and close every channel."""
@@ -307,11 +309,18 @@ class RelayLanes:
                     log.warning("a call of %s cannot be ended now: %s", lane.served.topic, error)
                     lane.is_aborted = False
 
+    def _overdue(self) -> list[Lane]:
+        return [each for each in self._busy.values() if self._is_overdue(each)]
+
     def _is_overdue(self, lane: Lane) -> bool:
         return lane.is_aborted and time.monotonic() - lane.aborted_at >= ABORT_SECONDS
 
-    def _leave(self, lanes: Iterable[Lane]) -> None:
-        """Go on without calls that do not end.  What they return is not looked at."""
+    def _leave(self, lanes: Iterable[Lane]) -> list[Lane]:
+        """Go on without calls that do not end.  What they return is not looked at.
+
+        Returns copies of their lanes: the calls go on with the lanes themselves.
+        """
+        left = []
         for lane in lanes:
             with self._lock:
                 if lane.is_over:
@@ -326,6 +335,9 @@ class RelayLanes:
             del self._busy[id(lane)]
             if self._lanes.get(lane.lease.partition_id) is lane:
                 del self._lanes[lane.lease.partition_id]
+            error = SinkUnavailable("a call of the sink does not end")
+            left.append(replace(lane, error=error, is_aborted=True, is_busy=False))
+        return left
 
     def _count_left(self, more: int) -> None:
         self.left += more

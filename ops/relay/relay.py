@@ -145,13 +145,22 @@ class Relay(Rounds):
             yield connection
 
     def send_for(
-        self, connection: Connection, max_seconds: float, *, until_drained: bool = False
+        self,
+        connection: Connection,
+        max_seconds: float,
+        *,
+        until_drained: bool = False,
+        stop: threading.Event | None = None,
     ) -> RelayResult:
-        """As :meth:`run_for`, within :meth:`joined`.  The result counts from the beginning."""
+        """As :meth:`run_for`, within :meth:`joined`.  The result counts from the beginning.
+
+        Who sets ``stop`` ends it earlier.  A call that goes on for long after the end is ended, and
+        that is a failure of the sink: else one that never answers would never have failed.
+        """
         deadline = time.monotonic() + max_seconds
-        pause = threading.Event()
+        stop = stop or threading.Event()
         self._begins = True
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not stop.is_set():
             if self.turn(connection):
                 continue
             if self._lanes.busy:
@@ -159,8 +168,8 @@ class Relay(Rounds):
             elif not self._waits() and not (until_drained and self._lags(connection)):
                 break
             else:
-                pause.wait(_MICRO_BATCH_POLL_SECONDS)
-        self._finish(connection)
+                stop.wait(_MICRO_BATCH_POLL_SECONDS)
+        self._finish(connection, is_to_blame=not stop.is_set())
         stats = self.stats
         return RelayResult(
             stats.events,
@@ -253,11 +262,20 @@ class Relay(Rounds):
         yield
         self._finish(connection)
 
-    def _finish(self, connection: Connection) -> None:
-        """Commit what is still being sent, and begin nothing more."""
+    def _finish(self, connection: Connection, *, is_to_blame: bool = False) -> None:
+        """Commit what is still being sent, and begin nothing more.
+
+        ``is_to_blame``: what has to be ended is a failure of the sink.
+        """
         self._begins = False
         for lane in self._lanes.ending(self._stop_seconds):
-            self._settle(connection, lane)
+            is_ended = lane.is_aborted and lane.error is not None
+            if is_to_blame and is_ended and self.keeper.holds(lane.lease):
+                name, seconds = self.sink.name, self._stop_seconds
+                lane.error = SinkUnavailable(f"the sink {name} did not answer within {seconds} s")
+                self._counted(lane.lease, partial(lane.then, connection, lane))
+            else:
+                self._settle(connection, lane)
 
     def _prove(self, connection: Connection) -> None:
         """SinkMisconfigured when the sink is not set up for all topics, before anything is sent."""

@@ -77,7 +77,7 @@ class _Relay:
     def joined(self) -> Iterator[None]:
         yield
 
-    def send_for(self, _: None, seconds: float) -> RelayResult:
+    def send_for(self, _: None, seconds: float, *, stop: Any = None) -> RelayResult:
         self.told.append(self.name)
         turns = self.told.count(self.name)
         if self.name == "dead":
@@ -134,11 +134,11 @@ def test_a_sink_is_opened_once_and_again_after_what_it_raises() -> None:
     opened = []
 
     class Breaks(_Relay):
-        def send_for(self, _: None, seconds: float) -> RelayResult:
+        def send_for(self, _: None, seconds: float, *, stop: Any = None) -> RelayResult:
             if self.told.count(self.name) == 3:
                 self.told.append(self.name)
                 raise SinkError("gone")
-            return super().send_for(_, seconds)
+            return super().send_for(_, seconds, stop=stop)
 
     def opens() -> Any:
         opened.append("a")
@@ -156,7 +156,7 @@ def test_it_ends_when_it_is_told_to() -> None:
     turns = []
 
     class Once(_Relay):
-        def send_for(self, _: None, seconds: float) -> RelayResult:
+        def send_for(self, _: None, seconds: float, *, stop: Any = None) -> RelayResult:
             turns.append(seconds)
             if len(turns) == 2:
                 stop.set()

@@ -23,6 +23,9 @@ from tests.kit.proof import proves
 from tests.kit.sinks import InFront
 from tests.kit.stream import STREAM, more
 
+#: So many turns each sink has at least.
+TURNS = 9
+
 
 class Counted(InFront):
     """A sink that notes how often it and its channels are opened."""
@@ -43,18 +46,22 @@ class Counted(InFront):
 def test_a_sink_stays_open_over_its_turns(
     db: ContractDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    """Two sinks and one thread; they leave when it is told to stop.  Guard: _Served keeps them."""
+    """Two sinks and one thread; they leave when it is told to stop.  Guard: _Served keeps them.
+
+    A machine that stood still may lose a lease, and so open a channel again: not in every turn.
+    """
     monkeypatch.setattr(groups, "IDLE_SECONDS", 0.01)
-    served = groups._Served.turn
+    served, turns = groups._Served.turn, Counter[str]()
 
-    def ends(one: groups._Served, seconds: float) -> Any:
+    def ends(one: groups._Served, seconds: float, stop: threading.Event) -> Any:
+        turns[one.name] += 1
         try:
-            return served(one, seconds)
+            return served(one, seconds, stop)
         finally:
-            one.close()
+            if not guarded:
+                one.close()
 
-    if not guarded:
-        monkeypatch.setattr(groups._Served, "turn", ends)
+    monkeypatch.setattr(groups._Served, "turn", ends)
     own, opened, stop = db.connect(), Counter[str](), threading.Event()
     topic(own, 1, STREAM)
     set_relay_group(own, "both", "ab", 1, topics=[STREAM])
@@ -70,13 +77,15 @@ def test_a_sink_stays_open_over_its_turns(
             for part in range(2):
                 more(own, start=10 * part + 1)
                 wait_until(lambda: not any(e.lag_events for e in lag(own)), "all is sent", 60)
-            if not guarded:
-                wait_until(lambda: opened["a"] > 3, "it was opened again", 60)
+            wait_until(lambda: min(turns["a"], turns["b"]) >= TURNS, "each had its turns", 60)
         finally:
             stop.set()
         done = running.result(60)
     assert [each.events for each in done] == [20, 20]
     if guarded:
-        assert opened == {"a": 1, "b": 1, "channel of a": 1, "channel of b": 1}
+        assert set(opened) == {"a", "b", "channel of a", "channel of b"}
+        assert max(opened.values()) <= TURNS // 3
+    else:
+        assert opened["a"] >= TURNS
     assert not any(each.holder for each in lag(own))
     assert stream.position(own, "both.a", STREAM)[0] == 20
