@@ -169,10 +169,11 @@ BEGIN
     DECLARE most BIGINT DEFAULT COALESCE(max_rows, 9223372036854775807);
     DECLARE first, last LONGTEXT;
     CALL refuse_serializable('list_topics()');
-    SELECT IF(CHAR_LENGTH(namespace) = 0, '', CONCAT(namespace, '/')),
-           IF(CHAR_LENGTH(namespace) = 0, MAX(t.address), CONCAT(namespace, '0'))
-    INTO first, last
-    FROM topics AS t;
+    IF CHAR_LENGTH(namespace) = 0 THEN
+        SELECT '', MAX(t.address) INTO first, last FROM topics AS t;
+    ELSE
+        SET first = CONCAT(namespace, '/'), last = CONCAT(namespace, '0');
+    END IF;
     SELECT t.address AS topic, t.partitions, t.created_at, t.strategy
     FROM topics AS t
     WHERE t.address > after AND t.address BETWEEN first AND last AND LEFT(t.address, CHAR_LENGTH(first)) = first

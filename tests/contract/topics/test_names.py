@@ -27,6 +27,7 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.subscriptions import stream
+from tests.contract.databases import MySQLDatabase
 from tests.kit.proof import proves
 
 OTHER_BYTES = {
@@ -312,3 +313,23 @@ def test_the_strategy_is_the_topics(own: Any) -> None:
     for strategy in ("", "CRC32", "client:", "client:a b"):
         with pytest.raises(InvalidArgument):
             database.call(own, "create_topic", topic="shop/z", partitions=1, strategy=strategy)
+
+
+def test_a_list_below_a_namespace_reads_nothing_of_others(mysql_db: MySQLDatabase) -> None:
+    """It looked for the last of all addresses, and read each for that."""
+    with closing(mysql_db.connect()) as connection:
+        penstock.create_namespace(connection, "n")
+        penstock.create_namespace(connection, "other")
+        penstock.create_topic(connection, "n/t")
+        for number in range(40):
+            penstock.create_topic(connection, f"other/{number}")
+        database.execute(connection, "ANALYZE TABLE penstock.topics")
+        before = _read(connection)
+        assert [each.address for each in penstock.list_topics(connection, "n")] == ["n/t"]
+        assert _read(connection) - before < 40
+
+
+def _read(connection: Any) -> int:
+    """How many rows the session has read."""
+    rows = database.execute(connection, "SHOW SESSION STATUS LIKE 'Handler_read%'")
+    return sum(int(value) for name, value in rows)
