@@ -246,8 +246,8 @@ def _compared(connection: psycopg.Connection[Any], found: Found, title: str) -> 
         if bank.get(account, 0) != found.balances.get(account, 0)
     )
     print(
-        f"published {published:,}, in {title} {found.events:,} of which {found.distinct:,} differ; "
-        f"{len(bank):,} accounts compared"
+        f"published {published:,}, in {title} {found.events:,}, "
+        f"{found.distinct:,} of them distinct; {len(bank):,} accounts compared"
     )
     if (published, published) != (found.events, found.distinct):
         return "the numbers of events differ"

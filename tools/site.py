@@ -74,7 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stage()
     command = [sys.executable, "-m", "mkdocs", *(given or ["build", "--strict", "--quiet"])]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    if done == 0 and not given:
+        print("the site is in .penstock/site/html; `make docs ARGS=serve` shows it, with search")
+    return done
 
 
 if __name__ == "__main__":

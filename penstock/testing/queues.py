@@ -82,8 +82,8 @@ def configure_queue(tx: MemoryTransaction, subscription: str, settings: str) -> 
     order = wanted.get("order", present.order)
     in_hand = any(not each.done for each in unfinished_rows(tx, owner).values())
     if order != present.order and (in_hand or present.order == "key"):
-        text = f"the order of a queue that has events in hand cannot become {order}"
-        raise refused(InvalidArgument, text)
+        kept = "it is kept while events are in hand, and once it is key"
+        raise refused(InvalidArgument, f"the order of the queue cannot become {order}: {kept}")
     tx.put("queues", owner.subscription_id, replace(present, **wanted))
     return one(None)
 

@@ -142,13 +142,27 @@ class Kept:
 
 @proves("D11 over HTTP")
 @pytest.mark.parametrize(
-    ("pairs", "apart"), [(40, 0.5), pytest.param(1_000, 0.05, marks=pytest.mark.long)]
+    "given", [(40, 0.5, 5), pytest.param((1_000, 0.05, 1), marks=pytest.mark.long)], ids=str
 )
 @pytest.mark.parametrize("path", ["/topics/orders/events?from=1", "/queues/orders/counts"])
 def test_time_does_not_tell_a_foreign_account_from_none(
-    told: Gateway, shop: Client, path: str, pairs: int, apart: float
+    told: Gateway, shop: Client, path: str, given: tuple[int, float, int]
 ) -> None:
-    """Pairs in turn, so that the load of the machine is the same for both."""
+    """Pairs in turn, so that the load of the machine is the same for both.
+
+    What another test does beside a few pairs may hit one name more: a leak is there in each try.
+    """
+    pairs, apart, tries = given
+    told_apart = []
+    for _ in range(tries):
+        foreign, missing = _medians(shop, path, pairs)
+        if abs(foreign - missing) <= apart * max(foreign, missing):
+            return
+        told_apart.append((foreign, missing))
+    pytest.fail(f"seconds of a foreign and of a missing name: {told_apart}")
+
+
+def _medians(shop: Client, path: str, pairs: int) -> tuple[float, float]:
     found: dict[str, list[float]] = {FOREIGN: [], MISSING: []}
     with closing(Kept(shop)) as kept:
         for number in range(pairs + 10):
@@ -156,5 +170,4 @@ def test_time_does_not_tell_a_foreign_account_from_none(
                 seconds = kept.seconds(name, path)
                 if number >= 10:  # the first ones find nothing that is ready
                     found[name].append(seconds)
-    foreign, missing = (statistics.median(found[name]) for name in (FOREIGN, MISSING))
-    assert abs(foreign - missing) <= apart * max(foreign, missing), (foreign, missing)
+    return statistics.median(found[FOREIGN]), statistics.median(found[MISSING])

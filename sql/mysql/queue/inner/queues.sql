@@ -86,7 +86,8 @@ BEGIN
         (SELECT w.id FROM queue_waiting AS w WHERE w.subscription_id = owner_id LIMIT 1)
     ) AS h;
     IF wanted <> present AND (present = 'key' OR held > 0) THEN
-        CALL refuse('PS006', CONCAT('the order of a queue that has events in hand cannot become ', wanted));
+        CALL refuse('PS006', CONCAT('the order of the queue cannot become ', wanted,
+                                    ': it is kept while events are in hand, and once it is key'));
     END IF;
     UPDATE queues AS q SET q.`order` = wanted WHERE q.subscription_id = owner_id;
 END;
