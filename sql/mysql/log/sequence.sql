@@ -100,7 +100,8 @@ BEGIN
        AND NOT EXISTS (
            SELECT * FROM pending AS p FORCE INDEX (PRIMARY) WHERE p.block > s.floor_block AND p.event_count > 0)
        AND NOT EXISTS (
-           SELECT * FROM delayed_events AS d WHERE d.due >= s.delayed_due AND d.due <= UTC_TIMESTAMP(6)
+           SELECT * FROM delayed_events AS d FORCE INDEX (PRIMARY)
+           WHERE d.due >= s.delayed_due AND d.due <= UTC_TIMESTAMP(6)
               AND NOT (d.due = s.delayed_due AND d.id <= s.delayed_id)) AS nothing_waits
     FROM sequencer AS s;
 END;

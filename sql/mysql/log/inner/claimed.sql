@@ -69,7 +69,7 @@ BEGIN
     DELETE FROM batch;
     INSERT INTO batch (id, partition_id, due)
     SELECT d.id, d.partition_id, d.due
-    FROM delayed_events AS d
+    FROM delayed_events AS d FORCE INDEX (PRIMARY)
     WHERE d.due >= after_due AND d.due <= present AND NOT (d.due = after_due AND d.id <= after_id)
     ORDER BY d.due, d.id
     LIMIT wanted;

@@ -83,8 +83,9 @@ BEGIN
     ELSIF present = 'key' OR EXISTS (SELECT FROM queue_ranges AS r WHERE r.subscription_id = owner_id)
         OR EXISTS (SELECT FROM queue_waiting AS w WHERE w.subscription_id = owner_id)
     THEN
-        PERFORM refuse('PS006', format('the order of the queue cannot become %s: it is kept while events are in hand, and once it is key',
-                                       wanted),
+        PERFORM refuse('PS006',
+                       format('the order of the queue cannot become %s: %s', wanted,
+                              'it is kept while events are in hand, and once it is key'),
                        'Choose it before the first receive, and keep it; or make another queue.');
     END IF;
     UPDATE queues AS q SET "order" = wanted WHERE q.subscription_id = owner_id;
