@@ -154,8 +154,10 @@ def _machines(figures: Mapping[str, Published]) -> Iterator[str]:
     for (day, cores), found in sorted(days.items()):
         fsyncs = sorted({f"{each.fsync_ms:.2f}" for each in found})
         fsync = fsyncs[0] if len(fsyncs) == 1 else f"{fsyncs[0]} to {fsyncs[-1]}"
-        count = max(each.runs for each in found)
-        runs = "one run" if count == 1 else f"medians of {count} runs"
+        counts = sorted({each.runs for each in found})
+        runs = "one run" if counts == [1] else f"medians of {counts[-1]} runs"
+        if len(counts) > 1:
+            runs = f"medians of {counts[0]} to {counts[-1]} runs"
         yield f"- {day}: {cores} cores, a sync of the disk {fsync} ms, {runs}."
 
 
