@@ -34,7 +34,6 @@ from penstock.subscriptions.scheduled import scheduled
 from penstock.topics import rights
 from tests.contract.accounts.kit import (
     Account,
-    account,
     act_as,
     as_account,
     gateway,
@@ -60,18 +59,6 @@ def tenants(db: ContractDatabase) -> Iterator[Tenants]:
         stream.subscribe(found.owner, "open", [OPEN])
         log.sequence(found.owner)
         yield found
-
-
-@pytest.fixture
-def shop(tenants: Tenants) -> Account:
-    """The account that acts."""
-    return account(tenants.owner, "shop")
-
-
-@pytest.fixture
-def bank(tenants: Tenants) -> Account:
-    """The other one."""
-    return account(tenants.owner, "bank")
 
 
 @pytest.fixture

@@ -37,18 +37,6 @@ from tests.kit.proof import proves
 
 
 @pytest.fixture
-def shop(tenants: Tenants) -> Account:
-    """An account."""
-    return account(tenants.owner, "shop")
-
-
-@pytest.fixture
-def bank(tenants: Tenants) -> Account:
-    """Another one."""
-    return account(tenants.owner, "bank")
-
-
-@pytest.fixture
 def carrier(tenants: Tenants) -> str:
     """A gateway's login."""
     return gateway(tenants)

@@ -55,12 +55,6 @@ FRESH: Guard = {
 
 
 @pytest.fixture
-def shop(tenants: Tenants) -> Account:
-    """An account."""
-    return account(tenants.owner, "shop")
-
-
-@pytest.fixture
 def login(tenants: Tenants, shop: Account) -> str:
     """A gateway's."""
     return gateway(tenants)

@@ -34,18 +34,6 @@ def tenants(db: ContractDatabase) -> Iterator[Tenants]:
 
 
 @pytest.fixture
-def shop(tenants: Tenants) -> Account:
-    """An account with a topic of one partition."""
-    return account(tenants.owner, "shop")
-
-
-@pytest.fixture
-def bank(tenants: Tenants) -> Account:
-    """Another one."""
-    return account(tenants.owner, "bank")
-
-
-@pytest.fixture
 def login(tenants: Tenants) -> str:
     """A gateway's."""
     return gateway(tenants)

@@ -31,12 +31,6 @@ def tenants(db: ContractDatabase) -> Any:
         yield made
 
 
-@pytest.fixture
-def shop(tenants: Tenants) -> Account:
-    """An account with one event in its queue."""
-    return account(tenants.owner, "shop")
-
-
 def by(who: Account) -> Acting:
     return Acting(who.account_id, [who.key_id])
 

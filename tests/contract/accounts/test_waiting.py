@@ -24,12 +24,6 @@ _OF_TOPIC = ("waiting_for", "first_id + 65535", "9223372036854775807")
 MODES = {"stream": stream.subscribe, "queue": queue.subscribe}
 
 
-@pytest.fixture
-def shop(tenants: Tenants) -> Account:
-    """An account: one event waits in its queue, and in its stream."""
-    return account(tenants.owner, "shop")
-
-
 def _measure(tenants: Tenants, turns: int = 1_000) -> tuple[int, bool]:
     """How many accounts are at their limit, and whether the round goes on."""
     ((pressed, more),) = database.call(tenants.owner, "measure_accounts", max_readers=turns)
