@@ -10,8 +10,8 @@ import pytest
 
 from ops.relay import queue_sender
 from ops.relay.queue_sender import QueueSender, Sending
-from ops.sinks.base import Channel, RelayBlock, SinkLease
-from penstock.log.restores import Seen
+from ops.sinks.base import RelayBlock
+from tests.kit.deaf_sinks import DeafSink
 from tests.kit.proof import proves
 from tests.kit.stream import Clock
 from tests.relay.blocks import block, lease
@@ -19,43 +19,20 @@ from tests.relay.blocks import block, lease
 NO_DELIVERY: Any = None
 
 
-class Deaf:
-    """Calls of its channels do not listen to ``abort``; they end when the test says so."""
-
-    name = "deaf"
-    max_block_events = max_block_bytes = 1
+class Deaf(DeafSink):
+    """A test waits for calls that have begun, and for channels that were closed."""
 
     def __init__(self) -> None:
-        self.over = threading.Event()
+        super().__init__()
         self.begun = threading.Semaphore(0)
         self.closed = threading.Semaphore(0)
 
-    def preflight(self, topic: str, partitions: int) -> None:
-        pass
+    def sends(self, block: RelayBlock) -> None:
+        self.begun.release()
+        super().sends(block)
 
-    def open(self, served: SinkLease) -> Channel:
-        return _Channel(self)
-
-    def close(self) -> None:
-        pass
-
-
-class _Channel:
-    def __init__(self, sink: Deaf) -> None:
-        self._sink = sink
-
-    def seen(self) -> Seen | None:
-        return None
-
-    def send_block(self, block: RelayBlock) -> None:
-        self._sink.begun.release()
-        assert self._sink.over.wait(60)
-
-    def close(self) -> None:
-        self._sink.closed.release()
-
-    def abort(self) -> None:
-        """It does not listen."""
+    def closes(self) -> None:
+        self.closed.release()
 
 
 def _sending(sender: QueueSender, sink: Deaf, count: int) -> None:

@@ -10,55 +10,32 @@ import pytest
 
 from ops.relay import lanes as lanes_module
 from ops.relay.lanes import Lane, RelayLanes
-from ops.sinks.base import Channel, RelayBlock, SinkLease
-from penstock.log.restores import Seen
+from ops.sinks.base import RelayBlock
 from penstock.records import Lease
+from tests.kit.deaf_sinks import DeafSink
 from tests.kit.proof import proves
 from tests.relay.blocks import TOPIC, block, lease
 
 HELD = Lease(TOPIC, 0, 65536, 1, "ACTIVE", 0, 1)
 
 
-class Deaf:
-    """Its channels do not listen to ``abort``: their first call ends when the test says so."""
-
-    name = "deaf"
-    max_block_events = max_block_bytes = 1
+class Deaf(DeafSink):
+    """Only its first call waits."""
 
     def __init__(self) -> None:
-        self.over = threading.Event()
+        super().__init__()
         self.begun = threading.Event()
         self.sent: list[int] = []
         self.closed = 0
 
-    def preflight(self, topic: str, partitions: int) -> None:
-        pass
+    def sends(self, block: RelayBlock) -> None:
+        if not self.begun.is_set():
+            self.begun.set()
+            super().sends(block)
+        self.sent.append(block.first_sequence)
 
-    def open(self, served: SinkLease) -> Channel:
-        return _Channel(self)
-
-    def close(self) -> None:
-        pass
-
-
-class _Channel:
-    def __init__(self, sink: Deaf) -> None:
-        self._sink = sink
-
-    def seen(self) -> Seen | None:
-        return None
-
-    def send_block(self, block: RelayBlock) -> None:
-        if not self._sink.begun.is_set():
-            self._sink.begun.set()
-            assert self._sink.over.wait(60)
-        self._sink.sent.append(block.first_sequence)
-
-    def close(self) -> None:
-        self._sink.closed += 1
-
-    def abort(self) -> None:
-        """It does not listen."""
+    def closes(self) -> None:
+        self.closed += 1
 
 
 def _sending(lanes: RelayLanes, first: int) -> Lane:
