@@ -109,7 +109,7 @@ class Coalescer:
         waiting = sum(each.size_of(principal.account_id) for each in lanes)
         if waiting + sum(each.size for each in given) > MOST_WAITING_BYTES:
             raise Refused(429, "too much of this account waits", {"Retry-After": "1"})
-        lane = lanes[given[0].outgoing.claim is not None]
+        lane = self._plain if given[0].outgoing.claim is None else self._claiming
         lane.wait(principal, given)
         self._go_on(lane)
 
