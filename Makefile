@@ -88,6 +88,7 @@ check: $(READY) ## Lint, format, types, import direction, house rules
 	$(BIN)/python -m tools.check_house
 	$(BIN)/python -m tools.sql_lint
 	$(BIN)/python -m tools.prose
+	$(BIN)/python -m tools.words
 	$(if $(wildcard tools/check_coverage.py),$(BIN)/python -m tools.check_coverage)
 
 .PHONY: format

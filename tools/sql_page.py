@@ -26,6 +26,7 @@ from penstock import database
 from penstock.database import catalog, config, migrate
 from penstock.driver_errors import BY_SQLSTATE
 from resources.embedded import EmbeddedPostgres
+from tools.made import TABLE, Stale, cell, fill
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "sql.md"
 
@@ -57,14 +58,8 @@ _CALLED = re.compile(r'\b"?([a-z_][a-z0-9_]*)"?\(')
 _QUOTED = re.compile(r"'(?:[^']|'')*'|--[^\n]*")
 _RAISES = re.compile(r"\s*Raises (?:PS\d|as )[^.]*\.")
 _CAST = re.compile(r"('[^']*'|NULL)::[a-z ]+(?:\[\])?")
-_TABLE = "<!-- table: {} -->"
 _MARK = re.compile(r"<!-- table: (\S+) -->")
 _MADE = re.compile(r"^ *CREATE OR REPLACE FUNCTION ", re.MULTILINE)
-_END = "<!-- end -->"
-
-
-class Stale(Exception):
-    """The page cannot be made now.  The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +157,7 @@ def tables(page: str, found: dict[str, Function]) -> dict[str, str]:
             room = each.place.partition("/")[0]
             mark = each.place if each.place in shown else room
             if mark not in shown:
-                raise Stale(
-                    f"no table is for {each.place}, with {each.name}: {_TABLE.format(room)}"
-                )
+                raise Stale(f"no table is for {each.place}, with {each.name}: {TABLE.format(room)}")
             shown[mark].append(each)
     made = {mark: _table(rows) for mark, rows in shown.items()}
     return made | {"errors": _errors()}
@@ -179,7 +172,7 @@ def _table(rows: list[Function]) -> str:
     lines = ["| function | arguments | result | errors | what it does |", "|---|---|---|---|---|"]
     lines += [
         f"| `{row.name}` | {f'`{row.arguments}`' if row.arguments else '-'} | {row.result} | "
-        f"{', '.join(sorted(row.codes)) or '-'} | {_cell(row.about)} |"
+        f"{', '.join(sorted(row.codes)) or '-'} | {cell(row.about)} |"
         for row in rows
     ]
     return "\n".join(lines)
@@ -189,24 +182,8 @@ def _errors() -> str:
     lines = ["| code | in Python | meaning |", "|---|---|---|"]
     for code, kind in sorted(BY_SQLSTATE.items()):
         meaning = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-        lines.append(f"| {code} | `{kind.__name__}` | {_cell(meaning)} |")
+        lines.append(f"| {code} | `{kind.__name__}` | {cell(meaning)} |")
     return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
-
-
-def fill(page: str, made: dict[str, str]) -> str:
-    """The page with new tables.  They replace what is between the marks."""
-    for name, table in made.items():
-        mark = _TABLE.format(name)
-        before, found, rest = page.partition(mark)
-        _, end, after = rest.partition(_END)
-        if not found or not end:
-            raise Stale(f"the page has no place for the table {name}: {mark} ... {_END}")
-        page = f"{before}{mark}\n\n{table}\n\n{_END}{after}"
-    return page
 
 
 def render(connection: database.Connection) -> str:

@@ -21,7 +21,7 @@ from penstock.cli.flags import takes
 from penstock.errors import ConfigurationError
 from penstock.subscriptions import policies
 from penstock.upkeep.options import Value, chosen, from_environment, from_flags, option, options_of
-from penstock.upkeep.settings import ServiceSettings, UpkeepSettings
+from penstock.upkeep.settings import UpkeepSettings
 from tests.kit.proof import proves
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -240,23 +240,6 @@ def test_the_policies_of_the_profiles_keep_the_rule() -> None:
         assert policies.check("heartbeat", each) == each
 
 
-def test_every_option_is_in_the_docs_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page(), re.MULTILINE))
-    assert {name: rows[name].strip() for name in OPTIONS} == {
-        name: _told(option.default) for name, option in OPTIONS.items()
-    }
-
-
-def test_every_option_of_the_wheels_programs_is_in_the_docs_with_its_default() -> None:
-    text = (DOCS / "cli.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(--[\w-]+)` \| ([^|]*) \| [^|]* \| (\w+) \|$", text, re.MULTILINE)
-    of_both = options_of(ServiceSettings)
-    assert {(flag, default, of) for flag, default, of in rows} == {
-        (each.flag(name), _told(each.default), "both" if name in of_both else "upkeep")
-        for name, each in options_of(UpkeepSettings).items()
-    }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithOneMore(UpkeepSettings):
     """What somebody writes who adds an option."""
@@ -289,14 +272,6 @@ def test_an_option_is_written_once() -> None:
     assert WithOneMore().things is not WithOneMore().things
     with pytest.raises(ConfigurationError, match=r"X_EXTRA_SECONDS is '10'\. use a number from 1"):
         from_environment(options, "X_", {"X_EXTRA_SECONDS": "10"})
-
-
-def _told(default: Value) -> str:
-    if isinstance(default, tuple):
-        return ", ".join(default)
-    if isinstance(default, float):
-        return f"{default:g}"
-    return str(default) if default not in (None, {}) else "none"
 
 
 def policies_of(blocks: list[str]) -> list[dict[str, dict[str, float | str]]]:

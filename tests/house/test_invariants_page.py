@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tools import invariants_page
-from tools.sql_page import Stale
+from tools.made import Stale
 
 ROOT = Path(__file__).resolve().parents[2]
 TEST = re.compile(r"`tests/[^`]+`")

@@ -1,0 +1,295 @@
+"""Make the pages of reference that the code knows best: `python -m tools.reference_pages`.
+
+commands.md has every command with its arguments and options, errors.md every error and what to do,
+alerts.md every alert of `deploy/prometheus`. metrics.md, daemon.md and stability.md have a table of
+metrics, of the daemon's options and of public names. With `--check` nothing is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import typer
+import yaml
+
+import penstock
+from consumers.gateway.answers import as_refused
+from consumers.options import OPTIONS
+from penstock import errors
+from penstock.cli import over_http
+from penstock.cli.root import root
+from penstock.driver_errors import HINTS
+from penstock.errors import PenstockError, UsageError
+from penstock.upkeep.metrics import METRICS, PREFIX
+from penstock.upkeep.options import Option
+from tools import made
+from tools.error_advice import ADVICE
+
+COMMAND = "tools.reference_pages"
+RULES = made.ROOT / "deploy" / "prometheus" / "penstock.rules.yaml"
+
+_COMMANDS = """\
+# Every command
+
+This page has the text of `--help` of each command. [cli.md](cli.md) has exit codes, the doctor, and
+how the command finds its database. Words in capitals are arguments, those in brackets are optional.
+A topic is written `namespace/path/topic`. Commands that show rows also take `--output table` or
+`json` (`-o`)."""
+_OVER_HTTP = """\
+## Through a gateway
+
+These take the place of the commands above when `penstock` works through an
+[HTTP gateway](gateway.md)."""
+_ERRORS = """\
+# Every error
+
+Each error says what was wrong and, in `hint`, what to do. All are classes of `penstock.errors` and
+descend from `PenstockError`. An arrow marks a sub-class of the error above: catch either.
+
+- **code**: the SQLSTATE, for programs that call the database's functions. On MySQL and MariaDB the
+  number of the error is 31,000 more than the digits: PS010 is 31010.
+- **HTTP**: the status with which the gateway answers.
+
+A deadlock or a wait that took too long is the driver's own error: roll back and begin again."""
+_USAGE = """\
+## The call was wrong
+
+`UsageError`: nothing was written. `penstock` ends with code 2."""
+_FAILED = """\
+## The call could not be done now
+
+`penstock` ends with code 3."""
+_ALERTS = """\
+# Every alert
+
+These are the alerts of
+[deploy/prometheus/penstock.rules.yaml](../../deploy/prometheus/penstock.rules.yaml). `page` wakes
+somebody, `warning` can wait until the morning. Begin each search with two commands: `penstock
+status` says what waits and who holds it, `penstock doctor` names faults and the commands that mend
+them. [metrics.md](metrics.md) describes the metrics. The times of `publish` come
+[from the application](metrics.md#in-your-application)."""
+
+
+def commands(_: str) -> str:
+    """The page of commands."""
+    group = typer.main.get_command(root)
+    context = typer.Context(group)
+    names = group.list_commands(context)  # type: ignore[attr-defined]
+    found = {name: group.get_command(context, name) for name in names}  # type: ignore[attr-defined]
+    over = {name: over_http.load(name) for name in over_http.COMMANDS}
+    return made.whole(
+        COMMAND,
+        _COMMANDS,
+        *(part for name, each in found.items() for part in _of_group(name, each)),
+        _OVER_HTTP,
+        *(part for name, each in over.items() for part in _commands(f"penstock {name}", each)),
+    )
+
+
+def _of_group(name: str, command: Any) -> Iterator[str]:
+    if hasattr(command, "commands"):
+        yield f"## penstock {name}"
+        yield made.lines(command.help or "")
+    yield from _commands(f"penstock {name}", command)
+
+
+def _commands(name: str, command: Any) -> Iterator[str]:
+    """A command, or each of a group."""
+    if hasattr(command, "commands"):
+        for inner, each in command.commands.items():
+            yield from _commands(f"{name} {inner}", each)
+        return
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    yield f"{'#' * min(3, len(name.split()))} `{' '.join([name, *map(_argument, arguments)])}`"
+    yield made.lines(command.help or "")
+    rows = [_argument_row(each) for each in arguments if each.help not in _PATHS]
+    rows += [_option(each) for each in command.params if _is_shown(each)]
+    if rows:
+        yield made.table(("option", "default", "meaning"), rows)
+
+
+#: The help of arguments that are the same everywhere.
+_PATHS = (None, "namespace/path/topic", "name/name/...")
+
+
+def _argument(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper()
+    name += "..." if argument.nargs == -1 else ""
+    return name if argument.required else f"[{name}]"
+
+
+def _argument_row(argument: Any) -> tuple[str, str, str]:
+    return f"`{argument.metavar or argument.name.upper()}`", "", _prose(argument.help)
+
+
+def _is_shown(option: Any) -> bool:
+    is_of_all = "--output" in option.opts and option.help == "table or json"
+    return option.param_type_name == "option" and not option.hidden and not is_of_all
+
+
+def _option(option: Any) -> tuple[str, str, str]:
+    names = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
+    return names, "required" if option.required else _default(option.default), _prose(option.help)
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None or value == "" or value is False or callable(value):
+        return ""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return "yes" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _prose(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def every_error(kind: type[PenstockError] = PenstockError) -> Iterator[type[PenstockError]]:
+    """The errors of `penstock.errors` below a class, each before its sub-classes."""
+    for each in kind.__subclasses__():
+        if each.__module__ == errors.__name__:
+            yield each
+            yield from every_error(each)
+
+
+def error_page(_: str) -> str:
+    """The page of errors."""
+    logging.getLogger("penstock.gateway").addHandler(logging.NullHandler())
+    found = [each for each in every_error() if each is not UsageError]
+    wrong = [each for each in found if issubclass(each, UsageError)]
+    failed = [each for each in found if not issubclass(each, UsageError)]
+    return made.whole(COMMAND, _ERRORS, _USAGE, _error_table(wrong), _FAILED, _error_table(failed))
+
+
+def _error_table(kinds: Sequence[type[PenstockError]]) -> str:
+    return made.table(("error", "code", "HTTP", "meaning", "what to do"), map(_error_row, kinds))
+
+
+def _error_row(kind: type[PenstockError]) -> tuple[str, ...]:
+    depth = len([each for each in kind.__mro__ if issubclass(each, PenstockError)]) - 2
+    depth -= issubclass(kind, UsageError)
+    code = kind.__dict__.get("sqlstate") or ""
+    advice = ADVICE.get(kind.__name__) or HINTS.get(code)
+    if advice is None:
+        raise made.Stale(f"tools/error_advice.py has no word of {kind.__name__}")
+    return (
+        f"{'↳ ' * depth}`{kind.__name__}`",
+        code,
+        _status(kind),
+        _prose(kind.__doc__).replace("``", "`"),
+        advice,
+    )
+
+
+def _status(kind: type[PenstockError]) -> str:
+    refused = as_refused(kind(""))
+    return str(refused.status) if refused else "500"
+
+
+def alerts(_: str) -> str:
+    """The page of alerts."""
+    (group,) = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+    return made.whole(COMMAND, _ALERTS, *map(_alert, group["rules"]))
+
+
+def _alert(rule: dict[str, Any]) -> str:
+    about = {name: _linked(text) for name, text in rule["annotations"].items()}
+    severity, lasts = rule["labels"]["severity"], rule.get("for", "0m")
+    return "\n".join(
+        (
+            f"## {rule['alert']}\n",
+            made.lines(f"{about['means']} (`{severity}`, after {lasts})\n"),
+            "",
+            made.lines(f"- Look: {about['look']}"),
+            made.lines(f"- Mend: {about['mend']}"),
+            made.lines(f"- Rule: `{_prose(rule['expr'])}`"),
+        )
+    )
+
+
+def _linked(text: str) -> str:
+    """A text of the rules, in which the name of a page is a link."""
+
+    def link(found: re.Match[str]) -> str:
+        path, name = found[1], Path(found[1]).name
+        place = name if path.startswith("reference/") else f"../{path}"
+        return f"[{name}]({place}{found[2] or ''})"
+
+    return re.sub(r"\bdocs/([\w/-]+\.md)(#[\w-]+)?", link, _prose(text))
+
+
+def metrics(page: str) -> str:
+    """The page of metrics with its table."""
+    rows = (
+        (
+            f"`{PREFIX}{name}{'_total' if about.kind == 'counter' else ''}`",
+            about.kind,
+            about.label,
+            about.help,
+        )
+        for name, about in METRICS.items()
+    )
+    return made.fill(page, {"metrics": made.table(("metric", "type", "label", "meaning"), rows)})
+
+
+def daemon(page: str) -> str:
+    """The page of the daemon with the table of its options."""
+    rows = (
+        (f"`{name}`", _preset(each), _allowed(each), each.about) for name, each in OPTIONS.items()
+    )
+    head = ("option", "default", "may be", "meaning")
+    return made.fill(page, {"options": made.table(head, rows)})
+
+
+def _allowed(option: Option) -> str:
+    """The values that an option may have; without one where the kind of value says all."""
+    if option.words:
+        return ", ".join(option.words)
+    return f"{option.lowest:,} to {option.highest:,}" if option.highest else ""
+
+
+def _preset(option: Option) -> str:
+    return _default(option.default or None if option.kind != "whole" else option.default) or "none"
+
+
+def names(page: str) -> str:
+    """The page of stability with the public names of `penstock`."""
+    kinds: dict[str, list[str]] = {}
+    for name in sorted(penstock.__all__):
+        kinds.setdefault(_kind(getattr(penstock, name)), []).append(f"`{name}`")
+    rows = ((kind, ", ".join(kinds[kind])) for kind in sorted(kinds))
+    return made.fill(page, {"names": made.table(("kind", "names"), rows)})
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, type):
+        return "errors" if issubclass(value, PenstockError) else "classes"
+    return "modules" if isinstance(value, ModuleType) else "functions"
+
+
+PAGES = (
+    made.Page("docs/reference/commands.md", commands),
+    made.Page("docs/reference/errors.md", error_page),
+    made.Page("docs/reference/alerts.md", alerts),
+    made.Page("docs/reference/metrics.md", metrics),
+    made.Page("docs/reference/daemon.md", daemon),
+    made.Page("docs/reference/stability.md", names),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write these pages, or compare them."""
+    return made.main(COMMAND, PAGES, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
