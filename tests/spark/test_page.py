@@ -43,7 +43,7 @@ def test_every_block_runs(
     spark: SparkSession, db: ContractDatabase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 6
     archive = Target("nearby", str(tmp_path / "archive"))
     names: dict[str, Any] = {
         "spark": spark, "url": db.url, "folder": tmp_path, "archive_folder": archive.uri,
@@ -76,8 +76,8 @@ def test_every_block_runs(
                 at = datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
                 assert paid == [{"key": "k7", "order": 7, "note": None, "paid_at": at}]
                 drop(own, TOPIC, [archive])
-                exec(compile(blocks[2], PAGE.name, "exec"), names)
-                assert (number, names["whole"].count()) == (6, 60)
+                exec(compile(blocks[1], PAGE.name, "exec"), names)
+                assert (number, names["whole"].count()) == (4, 60)
         drain(own)
         written = [event for part in range(2) for event in _from(own, part)]
     assert len(written) == 1_000
