@@ -3,7 +3,7 @@
 A sentence that begins with a word like "it", "so" or "what" leaves the reader to look for the noun.
 A free relative ("what is left", "who was paused") has no noun at all. Both are counted as shares of
 the sentences, over the README and the pages of `docs/` for users, and over all other pages of
-`docs/`. Code, tables, headings and questions do not count.
+`docs/`. Code, tables, headings, questions and pages that are made from code do not count.
 
 Run it as `python -m tools.prose`; with pages as arguments it names each place of these pages.
 """
@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.made import written
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -94,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     late = False
     for group, pages in groups(ROOT).items():
-        found = count(page.read_text("utf-8") for page in pages)
+        found = count(written(page.read_text("utf-8")) for page in pages)
         late |= any(share > most for share, most in zip(found.shares, LIMITS[group], strict=True))
         print(f"prose of {group}: {_shown(found)}; limits {LIMITS[group]}")
     return int(late)

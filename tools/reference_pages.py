@@ -1,12 +1,14 @@
 """Make the pages of reference that the code knows best: `python -m tools.reference_pages`.
 
 commands.md has every command with its arguments and options, errors.md every error and what to do,
-alerts.md every alert of `deploy/prometheus`. metrics.md, daemon.md and stability.md have a table of
-metrics, of the daemon's options and of public names. With `--check` nothing is written.
+alerts.md every alert of `deploy/prometheus`. Other pages have a table that is made: of metrics, of
+options of consumers, queues and the daemon, and of public names. With `--check` nothing is written.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import logging
 import re
 import sys
@@ -25,6 +27,8 @@ from consumers.options import OPTIONS
 from penstock import errors
 from penstock.cli import over_http
 from penstock.cli.root import root
+from penstock.consumer.handlers.options import ConsumerOptions
+from penstock.consumer.queue.options import QueueOptions
 from penstock.driver_errors import HINTS
 from penstock.errors import PenstockError, UsageError
 from penstock.upkeep.metrics import METRICS, PREFIX
@@ -34,6 +38,9 @@ from tools.error_advice import ADVICE
 
 COMMAND = "tools.reference_pages"
 RULES = made.ROOT / "deploy" / "prometheus" / "penstock.rules.yaml"
+
+#: The comment above fields of a record, and the fields.
+_BLOCK = re.compile(r"((?:^    #:.*\n)+)((?:^    \w+: .*\n)+)", re.MULTILINE)
 
 _COMMANDS = """\
 # Every command
@@ -146,7 +153,15 @@ def _default(value: Any) -> str:
         return ""
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
-    return "yes" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
+    return (
+        "yes"
+        if value is True
+        else f"{value:g}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )
 
 
 def _prose(text: str | None) -> str:
@@ -241,6 +256,29 @@ def metrics(page: str) -> str:
     return made.fill(page, {"metrics": made.table(("metric", "type", "label", "meaning"), rows)})
 
 
+def consumers(page: str) -> str:
+    """The page of consumers with the table of their options."""
+    return made.fill(page, {"options": _fields(ConsumerOptions)})
+
+
+def queue(page: str) -> str:
+    """The page of queues with the table of a worker's options."""
+    return made.fill(page, {"options": _fields(QueueOptions)})
+
+
+def _fields(options: type) -> str:
+    """A table of the fields of a record; fields one below the other share the comment above."""
+    presets = {each.name: each.default for each in dataclasses.fields(options)}
+    rows = []
+    for comment, block in _BLOCK.findall(inspect.getsource(options)):
+        names = re.findall(r"^    (\w+): ", block, re.MULTILINE)
+        defaults = [_default(presets[name]) or "none" for name in names]
+        shown = [each for each in defaults if each != "none"] and defaults
+        meaning = re.sub(r"^    #: ?", "", comment, flags=re.MULTILINE)
+        rows.append((", ".join(f"`{name}`" for name in names), "; ".join(shown), meaning))
+    return made.table(("option", "default", "meaning"), rows)
+
+
 def daemon(page: str) -> str:
     """The page of the daemon with the table of its options."""
     rows = (
@@ -277,6 +315,8 @@ def _kind(value: Any) -> str:
 
 
 PAGES = (
+    made.Page("docs/reference/consumers.md", consumers),
+    made.Page("docs/reference/queue.md", queue),
     made.Page("docs/reference/commands.md", commands),
     made.Page("docs/reference/errors.md", error_page),
     made.Page("docs/reference/alerts.md", alerts),

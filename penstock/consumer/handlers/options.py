@@ -40,50 +40,61 @@ class TopicPartition(NamedTuple):
 class ConsumerOptions:
     """How a consumer works.  A wrong value raises InvalidArgument.
 
-    docs/reference/consumers.md explains each with an example.
+    The table of docs/reference/consumers.md is made from these comments.
     """
 
-    #: Called with each event; ``def`` or ``async def``.
+    #: Called with each event; `def` or `async def`.
     handler: Handler | None = None
-    #: Called with each :class:`penstock.Batch` instead.
+    #: Called with each `penstock.Batch` instead.
     batch_handler: Handler | None = None
-    #: Its name among the consumers of the subscription.  Default: host, process, a random part.
+    #: Its name in `penstock status`.  Without one: host, process and a random part.
     consumer_id: str | None = None
     #: Its share of the partitions, against the weights of the others.
     weight: float = 1.0
     #: Only these topics of the subscription.
     topics: Sequence[str] | None = None
-    #: How many events are read at once from a partition, and how many a batch has at most.
+    #: How many events a batch has at most, and a poll of one partition.  A poll that reads ahead
+    #: brings up to four batches, of as many partitions.
     batch_size: int = 500
-    #: How long to wait before the next look for events, where nothing wakes it.
+    #: The longest pause between two looks at everything.  On PostgreSQL a NOTIFY ends it earlier;
+    #: on MySQL and MariaDB a look at one row does, about twelve times a second.
     idle_seconds: float = 0.5
-    #: How many handlers run at once: of different keys, or of batches of different partitions.
+    #: How many handlers run at once, as threads or tasks.  By event: events of one key stay in
+    #: order, different keys run side by side, and an event without a key waits for nothing.  By
+    #: batch: one batch of each partition at once.
     concurrency: int = 1
-    #: Only events of these types, and with these headers.  Others are passed over.
+    #: Only events of one of these types that have all these headers.  The position passes the
+    #: others.  The consumer filters, so the others do travel to it.
     types: Collection[str] | None = None
     headers: Mapping[str, Any] | None = None
-    #: How many events are read ahead, of all partitions together.  With 0 the loop reads itself,
-    #: between handlers.
+    #: How many rows and bytes are read ahead, in a thread with a connection of its own.  All
+    #: partitions share the room in equal parts.  Without a value: 5,000 rows with threads or tasks,
+    #: else 0: the loop reads between handlers.
     prefetch_rows: int | None = None
     prefetch_bytes: int = 64 * 1024 * 1024
-    #: A position is committed when so many events are done, or so much time has passed.
+    #: A commit is due after so many events (without a value: `batch_size`) or so long, and after
+    #: 5 ms with nothing to do.  One commit covers all partitions that are due.  Where the loop's
+    #: own thread handles and no count is given, the time is 10 ms.
     commit_every_events: int | None = None
     commit_every_seconds: float = 1.0
     #: How long one call of a handler may take.
     handler_seconds: float | None = None
-    #: They wrap each call of the handler, the first one outermost.
+    #: Functions around each call of the handler, the first one outermost.
     middleware: Sequence[Middleware] = ()
     #: Called with new partitions and their positions, and with those about to go or lost.
     on_assigned: Callable[[dict[TopicPartition, int]], Any] | None = None
     on_revoked: Callable[[list[TopicPartition]], Any] | None = None
-    #: Where to read events that the database no longer has, the preferred target first.
+    #: Targets from which it reads events that the database no longer has, the preferred one first.
+    #: `penstock.App(archive=...)` gives them to all its consumers.
     archive: Sequence[Target] | None = None
-    #: At most so many events are read in a second.
+    #: How many events it reads in a second, all partitions together.  After a pause it reads at
+    #: most those of one second at once.
     max_events_per_second: float | None = None
-    #: A monotonic clock in seconds, and the source of randomness for pauses between attempts.
+    #: For tests: a monotonic clock in seconds, and the source of randomness for pauses.
     clock: Callable[[], float] = time.monotonic
     rng: random.Random | None = None
-    #: The store that keeps leases and positions instead of the database, and its way of sharing.
+    #: The store that keeps leases and positions instead of the database (`etcd://`, `redis://`,
+    #: `memory://`), and its way of sharing.
     coordination: str | None = None
     assign: str = "stealing"
 

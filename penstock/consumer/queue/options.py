@@ -15,29 +15,33 @@ from penstock.topics.validation import Range
 class QueueOptions:
     """How a consumer of a queue works.  A wrong value raises InvalidArgument.
 
-    docs/reference/queue.md explains each.
+    The table of docs/reference/queue.md is made from these comments.
     """
 
-    #: Called with each :class:`penstock.QueueDelivery`; ``def`` or ``async def``.
+    #: Called with each `penstock.QueueDelivery`; `def` or `async def`.
     handler: Handler | None = None
     #: How many handlers run at once.
     concurrency: int = 1
-    #: How many events are received ahead of the handlers.  Default: what they do in a second, as
-    #: measured, and at most what a quarter of the visibility is enough for.
+    #: How many events are received ahead.  Without a value: as many as handlers do in a second, as
+    #: measured, and at most as many as a quarter of the visibility is enough for.
     prefetch: int | None = None
-    #: Finished events are acknowledged together: when they are so many, or one has waited so long.
-    #: Default: 5 ms, and at once where the queue keeps the order of keys.
+    #: Finished events are acknowledged together: when they are so many (1 to 1,000), or one has
+    #: waited so long.  Without a value: 5 ms, and at once where the queue keeps the order of keys.
     acknowledge_every_events: int = 100
     acknowledge_every_seconds: float | None = None
-    #: How long an event is hidden at a time.  Default: the queue's own.
+    #: How long an event is hidden at a time.  A claim is extended when half is over.  Without a
+    #: value: the queue's own.
     visibility_seconds: float | None = None
-    #: The longest pause between two looks for events, where nothing wakes it.
+    #: The longest pause between two looks.  New events wake a worker; a look finds due and expired
+    #: ones.
     idle_seconds: float = 0.1
-    #: How long one call of a handler may take.
+    #: A handler that takes longer has failed.  A thread cannot be ended, but it can change nothing
+    #: any more.  A handler in `delivery.transaction()` has not failed: the event comes again after
+    #: its time, unless that transaction finishes it.
     handler_seconds: float | None = None
-    #: They wrap each call of the handler, the first one outermost.
+    #: Functions around each call of the handler, the first one outermost.
     middleware: Sequence[Middleware] = ()
-    #: A monotonic clock in seconds.
+    #: For tests: a monotonic clock in seconds.
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
