@@ -21,7 +21,7 @@ from tools.made import written
 ROOT = Path(__file__).resolve().parents[1]
 
 #: The largest shares of sentences, in per cent: begun with a pronoun, and with a free relative.
-LIMITS = {"users": (8.0, 1.0), "others": (15.5, 5.0)}
+LIMITS = {"users": (8.0, 1.0), "others": (8.0, 1.0)}
 
 _FENCE = re.compile(r"^ *```.*?^ *```|^(?: {4,}[^\n]*\n)+|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _APART = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*|]|\d+\.) )")
