@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from penstock.archive.format import TABLE_SCHEMA
 from penstock.archive.log_reader import events_of, read_on
 from penstock.archive.targets import Target
-from penstock.errors import InvalidArgument
+from penstock.errors import ConfigurationError, InvalidArgument
 from penstock.records import Event
 from penstock.topics.names import partition_ranges
 
@@ -44,22 +44,25 @@ def export_topic(
     first_sequence: int = 1,
     targets: Iterable[Target] = (),
 ) -> Iterator[Exported]:
-    """Write each partition into a file of its own, up to where it ends when its turn comes.
+    """Write each partition into a file of its own, up to where it ends at the start.
 
     ``form`` is jsonl or parquet.  Cold events are read from the ``targets``.  A file that is there
     is refused, and an unfinished one has another name, so a file that is there is whole.
     """
     if form not in FORMATS:
         raise InvalidArgument(f"{form!r} is no format", hint=f"use {' or '.join(FORMATS)}")
-    folder.mkdir(parents=True, exist_ok=True)
     given = tuple(targets)
-    for each in partition_ranges(connection, topic):
-        path = folder / f"{each.partition}.{form}"
+    ranges = partition_ranges(connection, topic)
+    paths = [folder / f"{each.partition}.{form}" for each in ranges]
+    for path in paths:
         if path.exists():
             raise InvalidArgument(f"{path} is there already", hint="export into an empty folder")
+    with _typed_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for each, path in zip(ranges, paths, strict=True):
         count = each.high_watermark - first_sequence + 1
         written = 0
-        with _writing(path, form, topic) as write:
+        with _typed_errors(path), _writing(path, form, topic) as write:
             if count > 0:
                 with read_on(
                     connection, topic, each.partition, first_sequence, count, targets=given
@@ -68,6 +71,18 @@ def export_topic(
                         write(batch)
                         written += batch.num_rows
         yield Exported(each.partition, first_sequence, each.high_watermark, written, str(path))
+
+
+@contextmanager
+def _typed_errors(path: Path) -> Iterator[None]:
+    """ConfigurationError for what the file system refuses; reading has errors of its own."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be written: {error.strerror or error}",
+            hint="take a folder that this user may write to, on a disk with room for the topic",
+        ) from error
 
 
 @contextmanager

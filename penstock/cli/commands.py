@@ -191,6 +191,7 @@ def as_command(name: str, found: Any) -> Any:
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False)
         found.command(name=name)(function)
+    found._add_completion = False  # a group of its own would offer it, and for itself alone
     command = typer.main.get_command(found)
     command.name = name
     return command

@@ -33,7 +33,7 @@ def outbox(
     output: Output = Format.table,
 ) -> None:
     """The Go package's outbox_events: pending and in-flight rows, in one transaction."""
-    named = dict(each.partition("=")[::2] for each in topic or [])
+    named = dict(map(_pair, topic or []))
 
     def address(old: str) -> str:
         found = named.get(old) or (f"{namespace}/{old}" if namespace else old)
@@ -62,6 +62,13 @@ def pgmq(
         done = import_pgmq(connection, queue, topic, dry_run=dry_run)
     show(done, output)
     _say(f"pgmq.q_{queue.lower()}", dry_run=dry_run)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    old, found, new = text.partition("=")
+    if not (old and found and new):
+        raise InvalidArgument(f"--topic {text!r} is not OLD=NEW")
+    return old, new
 
 
 def _say(table: str, *, dry_run: bool) -> None:

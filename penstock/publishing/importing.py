@@ -11,13 +11,15 @@ import json
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from penstock import database
+from penstock.database.steps import run
 from penstock.errors import InvalidArgument, WrongIsolation
+from penstock.publishing.known_topics import known_topics
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 
@@ -42,7 +44,7 @@ SELECT topic, status, count(*) FROM {table} WHERE status = ANY (%(states)s::text
 GROUP BY 1, 2 ORDER BY 1, 2
 """
 _PGMQ = """
-SELECT msg_id, message::text, headers::text, CASE WHEN read_ct = 0 AND vt > now() THEN vt END
+SELECT msg_id, coalesce(message::text, 'null'), headers::text, CASE WHEN read_ct = 0 AND vt > now() THEN vt END
 FROM {table} WHERE msg_id > %(after)s ORDER BY msg_id LIMIT %(page)s
 """
 _PGMQ_COUNTS = """
@@ -78,7 +80,7 @@ def import_outbox(
     if not dry_run:
         _lock(connection, old)
     rows = database.execute(connection, _OUTBOX_COUNTS.format(table=old), {"states": states})
-    found = [Imported(address(topic), state, int(count)) for topic, state, count in rows]
+    found = _counted(connection, [(address(topic), state, count) for topic, state, count in rows])
     if not dry_run:
         _publish(connection, _outbox_pages(connection, old, states, address), found)
         _rename(connection, old, table)
@@ -97,7 +99,7 @@ def import_pgmq(
     if not dry_run:
         _lock(connection, old)
     rows = database.execute(connection, _PGMQ_COUNTS.format(table=old))
-    found = [Imported(topic, state, int(count)) for state, count in rows]
+    found = _counted(connection, [(topic, state, count) for state, count in rows])
     if not dry_run:
         _publish(connection, _pgmq_pages(connection, old, topic), found)
         _rename(connection, old, table)
@@ -111,7 +113,33 @@ def _quoted(connection: Any, table: str) -> str:
         raise InvalidArgument(
             f"{table[:100]!r} is no name of a table", hint="write TABLE or SCHEMA.TABLE"
         )
-    return ".".join(f'"{part}"' for part in table.split("."))
+    old = ".".join(f'"{part}"' for part in table.split("."))
+    if not _exists(connection, old):
+        new = f'{old[:-1]}{SUFFIX}"'
+        raise InvalidArgument(
+            f"there is no table {table}",
+            hint=f"it was imported already: its rows are in {table}{SUFFIX}"
+            if _exists(connection, new)
+            else "write TABLE or SCHEMA.TABLE; for pgmq the name of the queue",
+        )
+    return old
+
+
+def _exists(connection: Any, quoted: str) -> bool:
+    asked = "SELECT to_regclass(%(name)s) IS NOT NULL"
+    ((found,),) = database.execute(connection, asked, {"name": quoted})
+    return bool(found)
+
+
+def _counted(connection: Any, rows: Iterable[tuple[str, str, int]]) -> list[Imported]:
+    """The rows of each topic and state.  TopicNotFound, so that a dry run says it too."""
+    counted: Counter[tuple[str, str]] = Counter()
+    for topic, state, count in rows:
+        counted[topic, state] += count
+    known = known_topics(connection)
+    for topic, _ in counted:
+        run(connection, known.looked_up(topic))
+    return [Imported(topic, state, count) for (topic, state), count in counted.items()]
 
 
 def _lock(connection: Any, old: str) -> None:

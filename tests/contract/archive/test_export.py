@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from penstock import archive, database
 from penstock.archive import export
 from penstock.archive.export import Exported, export_topic
 from penstock.archive.targets import Target
-from penstock.errors import EpochMissing, InvalidArgument
+from penstock.errors import ConfigurationError, EpochMissing, InvalidArgument, TopicNotFound
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests import command
@@ -106,3 +108,30 @@ def test_a_file_that_is_there_is_not_written_over(
     assert "is there already" in command.run(capsys, *words).err
     with pytest.raises(InvalidArgument, match="no format"):
         list(export.export_topic(own, STREAM, tmp_path, "xml"))
+
+
+def test_nothing_is_written_before_a_refusal(
+    db: ContractDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that is not there, a file of a later partition, a folder that cannot be one."""
+    own = db.connect()
+    topic(own, 2, STREAM)
+    out = tmp_path / "out"
+    with pytest.raises(TopicNotFound):
+        list(export_topic(own, "tests/nowhere", out))
+    assert not out.exists()
+    out.mkdir()
+    (out / "1.jsonl").touch()
+    with pytest.raises(InvalidArgument, match=r"1\.jsonl is there already"):
+        list(export_topic(own, STREAM, out))
+    assert [each.name for each in out.iterdir()] == ["1.jsonl"]
+    with pytest.raises(ConfigurationError, match="cannot be written: File exists"):
+        list(export_topic(own, STREAM, out / "1.jsonl"))
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(export.os, "fsync", full)
+    with pytest.raises(ConfigurationError, match=r"0\.jsonl cannot be written: No space left"):
+        list(export_topic(own, STREAM, tmp_path / "full"))
+    assert [each.name for each in (tmp_path / "full").iterdir()] == ["0.jsonl.unfinished"]

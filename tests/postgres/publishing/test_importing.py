@@ -133,15 +133,16 @@ def test_a_queue_of_pgmq_is_cut_over(connection: Connection) -> None:
             " (to_jsonb(%s::text), %s, now() + %s * interval '1 s', '{\"a\": 1}')",
             (message, read, due),
         )
+    connection.execute("INSERT INTO pgmq.q_mails (vt, headers) VALUES (now(), '{}')")  # pgmq's NULL
     topic(connection, 1, "shop/mails")
     with connection.transaction():
         done = import_pgmq(connection, "mails", "shop/mails")
     assert [(each.state, each.events) for each in done] == [
-        ("delayed", 1), ("in_flight", 1), ("pending", 1),
+        ("delayed", 1), ("in_flight", 1), ("pending", 2),
     ]  # fmt: skip
     drain(connection)
     events = log.fetch(connection, "shop/mails", 0, 1)
-    assert [each.payload for each in events] == [b'"now"', b'"held"']
+    assert [each.payload for each in events] == [b'"now"', b'"held"', b"null"]
     assert events[0].headers["a"] == 1
     assert connection.execute("SELECT count(*) FROM penstock.delayed").fetchone() == (1,)
 
@@ -155,6 +156,17 @@ def test_the_command(
     assert "has no namespace" in command.run(capsys, *words).err
     said = command.run(capsys, *words, "--namespace=shop", "--dry-run")
     assert (len(said.rows), "nothing was changed" in said.err) == (2, True)
-    said = command.run(capsys, *words, "--topic=orders=shop/orders", "--failed")
-    assert sum(each["events"] for each in said.rows) == 6
+    assert "there is no topic 'no/orders'" in command.run(
+        capsys, *words, "--namespace=no", "--dry-run"
+    ).err  # fmt: skip
+    for wrong in ("orders", "orders=", "=shop/orders"):
+        assert f"{wrong!r} is not OLD=NEW" in command.run(capsys, *words, f"--topic={wrong}").err
+    connection.execute("UPDATE outbox_events SET topic = 'payments' WHERE status = 'pending'")
+    both = ("--topic=orders=shop/orders", "--topic=payments=shop/orders", "--failed")
+    said = command.run(capsys, *words, *both)
+    assert [(each["topic"], each["events"]) for each in said.rows] == [("shop/orders", 2)] * 3
     assert "outbox_events is now outbox_events_imported" in said.err
+    again = command.run(capsys, *words, *both)
+    assert (again.code, "it was imported already: its rows are in" in again.err) == (2, True)
+    again = command.run(capsys, "import", "pgmq", "mails", "shop/orders")
+    assert (again.code, "there is no table pgmq.q_mails" in again.err) == (2, True)
