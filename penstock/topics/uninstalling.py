@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from penstock import database
-from penstock.database import catalog, config
-from penstock.errors import InvalidArgument, PenstockError, error_text
+from penstock.database import catalog, config, sessions
+from penstock.errors import InUse, InvalidArgument, PenstockError, error_text
 from penstock.topics import names, rights
 
 _TABLE = re.compile(r"^CREATE [^\n(]*?(?:TABLE|VIEW) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
@@ -17,6 +19,10 @@ _TABLE = re.compile(r"^CREATE [^\n(]*?(?:TABLE|VIEW) (?:IF NOT EXISTS )?(\w+)", 
 _MIGRATIONS = "schema_migrations"
 #: So many names are in an error at most.
 _MOST_NAMES = 5
+#: How long it tries while somebody is at work in the schema, and how long it pauses between tries.
+WAIT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.1
+_LOCK = "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +76,59 @@ def _in_the_log(connection: Any) -> str:
     )
 
 
-def uninstall(connection: Any) -> list[InstalledPart]:
+def uninstall(connection: Any, *, wait_seconds: float = WAIT_SECONDS) -> list[InstalledPart]:
     """Drop the schema and the roles.  Returns what went, and what stays and why.
 
-    Refused, before anything is dropped, while something of yours is in the schema or uses it.
+    Refused, before anything is dropped, while something of yours is in the schema or uses it, and
+    while a transaction is open in it (InUse).
     """
     schema = config.schema_name()
     _require_nothing_else(connection, schema)
     parts = installed_parts(connection)
     engine = rights.engine_of(connection)
-    drop = {"mysql": "DROP DATABASE {}", "postgres": "DROP SCHEMA {} CASCADE"}
-    wanted = drop[database.dialect_of(connection)].format(engine.quoted(schema))
-    database.execute(connection, wanted)
+    deadline = time.monotonic() + wait_seconds
+    while not _is_dropped(connection, engine, schema):
+        if time.monotonic() >= deadline:
+            raise InUse(
+                f"somebody is at work in the schema {schema}; nothing was dropped",
+                hint="stop the daemon, the gateway, consumers and publishers, and try again",
+            )
+        time.sleep(_PAUSE_SECONDS)
     return [_dropped(connection, engine, each) for each in parts]
+
+
+def _is_dropped(connection: Any, engine: rights.Roles, schema: str) -> bool:
+    """False when a lock is not free.
+
+    To wait for it would stop everybody else, and end in a deadlock, maybe at a publisher's expense.
+    """
+    try:
+        if database.dialect_of(connection) == "mysql":
+            with _short_lock_waits(connection):
+                database.execute(connection, f"DROP DATABASE {engine.quoted(schema)}")
+            return True
+        rows = database.call(connection, "installed_parts", schema=schema)
+        tables = [name for name, kind in rows if kind in {"table", "slice"}]
+        named = ", ".join(f"{engine.quoted(schema)}.{engine.quoted(name)}" for name in tables)
+        with sessions.of_connection(connection).transaction(connection):
+            database.execute(connection, _LOCK.format(named))
+            database.execute(connection, f"DROP SCHEMA {engine.quoted(schema)} CASCADE")
+    except Exception as error:  # a driver's
+        if not database.is_contention(error):
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def _short_lock_waits(connection: Any) -> Iterator[None]:
+    """MySQL takes all locks before it drops anything, but waits for them: a second at least."""
+    ((before,),) = database.execute(connection, "SELECT @@SESSION.lock_wait_timeout")
+    database.execute(connection, "SET SESSION lock_wait_timeout = 1")
+    try:
+        yield
+    finally:
+        database.execute(connection, f"SET SESSION lock_wait_timeout = {int(before)}")
 
 
 def _dropped(connection: Any, engine: rights.Roles, part: InstalledPart) -> InstalledPart:

@@ -1,7 +1,8 @@
 -- name: installed_parts
--- What the schema has: tables and procedures, with their names.
+-- What the schema has: tables and procedures, with their names. MariaDB lists the session's own temporary tables too.
 -- reads only
-SELECT t.TABLE_NAME, 'table' FROM information_schema.TABLES AS t WHERE t.TABLE_SCHEMA = %(schema)s
+SELECT t.TABLE_NAME, 'table' FROM information_schema.TABLES AS t
+WHERE t.TABLE_SCHEMA = %(schema)s AND t.TABLE_TYPE <> 'TEMPORARY'
 UNION ALL
 SELECT r.ROUTINE_NAME, 'function' FROM information_schema.ROUTINES AS r WHERE r.ROUTINE_SCHEMA = %(schema)s
 ORDER BY 2, 1

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import penstock
 from penstock import database
 from penstock.database import migrate
-from penstock.errors import InvalidArgument
+from penstock.errors import InUse, InvalidArgument
 from penstock.topics.uninstalling import installed_parts, uninstall
 from tests import command
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import dialect
+from tests.kit.log import topic
+from tests.kit.proof import proves
 from tests.kit.stream import SUBSCRIPTION, filled
 
 #: An installation beside that of the test.
@@ -76,4 +80,35 @@ def test_afterwards_nothing_is_left(db: ContractDatabase, monkeypatch: pytest.Mo
         before = installed_parts(own)
         done = uninstall(own)
     assert [(each.kind, each.name) for each in done] == [(each.kind, each.name) for each in before]
+    assert _schemas(db) == ["penstock"]
+
+
+@pytest.fixture
+def published(db: ContractDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A connection whose transaction has published into the second installation."""
+    monkeypatch.setenv("PENSTOCK_SCHEMA", SECOND)
+    migrate.migrate(db.url, schema=SECOND)
+    word = "SCHEMA" if dialect(db) == "postgres" else "DATABASE"
+    with database.connect(db.url) as own, database.connect(db.url, autocommit=False) as publisher:
+        try:
+            topic(own, 1, "shop/orders")
+            penstock.publish(publisher, "shop/orders", b"1")
+            yield publisher
+        finally:
+            publisher.rollback()
+            gone = f"DROP {word} IF EXISTS {SECOND}{' CASCADE' if word == 'SCHEMA' else ''}"
+            database.execute(own, gone)
+
+
+@proves("uninstall holds up nobody")
+def test_who_is_at_work_is_not_held_up(db: ContractDatabase, published: Any) -> None:
+    """Nothing is dropped, and the transaction goes on; after its end all goes."""
+    with database.connect(db.url) as own:
+        with pytest.raises(InUse, match="nothing was dropped"):
+            uninstall(own, wait_seconds=0)
+        penstock.publish(published, "shop/orders", b"2")
+        published.commit()
+        penstock.sequence(own)
+        assert len(penstock.fetch(own, "shop/orders", 0, 1)) == 2
+        uninstall(own)
     assert _schemas(db) == ["penstock"]

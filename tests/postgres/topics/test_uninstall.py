@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
+import penstock
 from penstock.errors import InvalidArgument
+from penstock.topics import uninstalling
 from penstock.topics.uninstalling import uninstall
-from tests.kit.log import Connection
+from tests.kit.log import Connection, topic
+from tests.kit.proof import proves
 
 #: What is made, and the name that has to be in the error.  Some names look like the schema's own.
 YOURS = {
@@ -72,3 +76,17 @@ def test_a_slice_that_clean_has_detached_is_not_yours(connection: Connection) ->
     )
     uninstall(connection)
     assert connection.execute("SELECT to_regnamespace('penstock')").fetchone() == (None,)
+
+
+@proves("uninstall holds up nobody", guard="`NOWAIT`")
+def test_without_nowait_it_stands_in_everybodys_way(
+    connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: it waits for the lock until a time limit ends it, and all others wait behind it."""
+    monkeypatch.setattr(uninstalling, "_LOCK", uninstalling._LOCK.removesuffix(" NOWAIT"))
+    topic(connection, 1, "shop/orders")
+    with psycopg.connect(database_url) as publisher:
+        penstock.publish(publisher, "shop/orders", b"1")
+        connection.execute("SET statement_timeout = '200ms'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            uninstall(connection, wait_seconds=0)
