@@ -23,6 +23,7 @@ _NAMES = {
     **dict.fromkeys(("LogReader", "events_of", "read", "read_on"), "log_reader"),
     **dict.fromkeys(("position_at", "start_at"), "times"),
 }
+__all__ = sorted(_NAMES)
 
 
 def __getattr__(name: str) -> Any:

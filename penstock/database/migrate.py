@@ -149,6 +149,7 @@ def require_usable(connection: Connection, schema: str | None = None) -> None:
     if missing or FUNCTIONS_VERSION not in recorded:
         what = f"migration {_title(missing[0])}" if missing else "functions"
         raise NotMigrated(f"the schema {schema} is not up to date: {what} is missing")
+    _refuse_older_functions(dialect, schema, recorded[FUNCTIONS_VERSION])
     oldest = max(each.oldest_program for each in recorded.values())
     if oldest > len(known):
         raise _too_new(max(recorded), len(known))
@@ -245,6 +246,20 @@ def _refuse_unreleased(dialect: str, schema: str, recorded: dict[int, _Recorded]
         hint="keep what you need with the program that made them: penstock tail TOPIC --from "
         f"earliest --output json; then DROP {tables}, run `penstock migrate`, and publish it again",
     )
+
+
+def _refuse_older_functions(dialect: str, schema: str, functions: _Recorded) -> None:
+    """NotMigrated when they are of an older release, and have changed since.
+
+    Within one release they are the same, or a checkout's: that one says what it misses.
+    """
+    own = migration_scripts.program()
+    is_older = _release(functions.program) < _release(own)
+    if is_older and functions.checksum != catalog.functions(dialect).checksum:
+        raise NotMigrated(
+            f"the functions of the schema {schema} are of Penstock {functions.program}, "
+            f"this program is {own}"
+        )
 
 
 def _title(migration: catalog.Migration) -> str:

@@ -25,6 +25,7 @@ _HOMES = {
     "GatewayClient": "client",
     "HeardEvent": "heard",
 }
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

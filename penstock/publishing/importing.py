@@ -44,7 +44,8 @@ SELECT topic, status, count(*) FROM {table} WHERE status = ANY (%(states)s::text
 GROUP BY 1, 2 ORDER BY 1, 2
 """
 _PGMQ = """
-SELECT msg_id, coalesce(message::text, 'null'), headers::text, CASE WHEN read_ct = 0 AND vt > now() THEN vt END
+SELECT msg_id, coalesce(message::text, 'null'), headers::text,
+       CASE WHEN read_ct = 0 AND vt > now() THEN vt END
 FROM {table} WHERE msg_id > %(after)s ORDER BY msg_id LIMIT %(page)s
 """
 _PGMQ_COUNTS = """

@@ -17,7 +17,7 @@ from hatchling.build import prepare_metadata_for_build_wheel
 import penstock
 from tests.kit.proof import proves
 from tests.release.test_distributions import SMOKES
-from tools import lock
+from tools import lock, public_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "stability.md").read_text("utf-8")
@@ -70,6 +70,27 @@ def test_the_page_names_everything_that_penstock_exports() -> None:
     names = re.findall(r"`(\w+)`", PAGE.partition("## Names of `penstock`")[2])
     assert len(names) == len(set(names))
     assert set(names) == set(penstock.__all__)
+
+
+@proves("a release is what it says")
+def test_no_public_name_changes_unseen() -> None:
+    """Names, arguments, defaults, fields.  What goes or changes is a break: see the page."""
+    listed = public_names.FILE.read_text("utf-8").splitlines()
+    assert public_names.lines() == listed, "see it: python -m tools.public_names; git diff"
+
+
+@proves("a release is what it says", guard="the list of public names")
+def test_an_argument_that_changes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant of the code: an argument has another name, a class lacks a method, a name is gone."""
+
+    def subscribe(connection: Any, name: str) -> None: ...
+
+    monkeypatch.setattr(penstock, "subscribe", subscribe)
+    monkeypatch.delattr(penstock.Consumer, "run_until_idle")
+    monkeypatch.setattr(penstock, "__all__", [each for each in penstock.__all__ if each != "fetch"])
+    listed = set(public_names.FILE.read_text("utf-8").splitlines())
+    gone = {each.partition("(")[0] for each in listed - set(public_names.lines())}
+    assert gone == {"penstock.subscribe", "penstock.Consumer.run_until_idle", "penstock.fetch"}
 
 
 def pins(path: Path) -> set[str]:

@@ -131,7 +131,7 @@ def test_nothing_is_written_before_a_refusal(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(export.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigurationError, match=r"0\.jsonl cannot be written: No space left"):
         list(export_topic(own, STREAM, tmp_path / "full"))
     assert [each.name for each in (tmp_path / "full").iterdir()] == ["0.jsonl.unfinished"]

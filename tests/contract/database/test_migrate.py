@@ -156,6 +156,28 @@ def test_without_the_refusal_a_program_starts_on_tables_that_are_not_its_own(
     assert migrate.migrate(db.url).applied == ()
 
 
+@proves("a program works on its own tables")
+def test_functions_of_an_older_release_are_refused(db: ContractDatabase, installed: str) -> None:
+    """They may lack what this program calls.  The same functions under an older number are fine."""
+    records = f"UPDATE {installed}.schema_migrations SET"
+    own = db.connect()
+    db.run(f"{records} program = '0.0.9' WHERE version = 0")
+    migrate.require_usable(own)
+    db.run(f"{records} checksum = 'x' WHERE version = 0")
+    with pytest.raises(NotMigrated, match=r"are of Penstock 0\.0\.9.*run `penstock migrate`"):
+        migrate.require_usable(own)
+
+
+@proves("a program works on its own tables", guard="`_refuse_older_functions`")
+def test_without_the_refusal_a_program_starts_on_functions_of_before(
+    db: ContractDatabase, installed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = f"{installed}.schema_migrations"
+    db.run(f"UPDATE {records} SET program = '0.0.9', checksum = 'x' WHERE version = 0")
+    monkeypatch.setattr(migrate, "_refuse_older_functions", lambda *arguments: None)
+    migrate.require_usable(db.connect())
+
+
 def test_what_failed_half_way_is_done_again(
     db: ContractDatabase, installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
