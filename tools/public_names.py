@@ -1,8 +1,7 @@
 """Write down what `penstock` offers to Python: names, signatures, fields, errors.
 
-`python -m tools.public_names` writes ``tests/release/public_names.txt``, and a test compares it.  So
-a change of the public face is seen in the change itself: what docs/reference/stability.md promises
-must not go by accident.
+`python -m tools.public_names` writes ``tests/release/public_names.txt``, and a test compares it.
+So a break of what docs/reference/stability.md promises is seen in the change that makes it.
 """
 
 from __future__ import annotations
@@ -86,9 +85,7 @@ def _members(found: type) -> list[str]:
             if isinstance(value, staticmethod | classmethod):
                 value = value.__func__
             own[name] = _signature(value) if inspect.isfunction(value) else ""
-    return [
-        f"{name}{told}" for name, told in sorted(own.items()) if name not in _OF_THE_MAKER
-    ]
+    return [f"{name}{told}" for name, told in sorted(own.items()) if name not in _OF_THE_MAKER]
 
 
 def _signature(found: Any) -> str:

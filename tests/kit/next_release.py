@@ -1,4 +1,4 @@
-"""The release after this one, made of this checkout: files, numbers and commands as they will be."""
+"""The release after this one, made of this checkout: its files, its number, its command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.database import catalog
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "0.2.0"
-_MORE = "-- name: more\n-- For a test of the next release.\nALTER TABLE removals ADD COLUMN extra INT;\n"
+_MORE = "-- name: more\n-- For a test.\nALTER TABLE removals ADD COLUMN extra INT;\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +39,28 @@ def next_release(folder: Path) -> NextRelease:
     """As CONTRIBUTING.md says: what the tables were is migration 1, the next one is 0002."""
     for each in ("penstock", "sql"):
         shutil.copytree(ROOT / each, folder / each)  # with what is compiled: it is quicker
-    _replace(folder / "penstock" / "__init__.py", r'__version__ = "[^"]*"', f'__version__ = "{VERSION}"')
+    _replace(
+        folder / "penstock" / "__init__.py", r'__version__ = "[^"]*"', f'__version__ = "{VERSION}"'
+    )
     for dialect in ("postgres", "mysql"):
-        home = folder / "sql" / dialect
-        (home / "migrations").mkdir()
-        (home / "migrations" / "0001_tables.sql").write_text(catalog.tables(dialect), "utf-8")
-        (home / "migrations" / "0002_more.sql").write_text(_MORE, "utf-8")
+        home, known = folder / "sql" / dialect, catalog.migrations(dialect)
+        (home / "migrations").mkdir(exist_ok=True)
+        first = home / "migrations" / "0001_tables.sql"
+        if not first.exists():  # as long as nothing was released
+            first.write_text(known[0].text, "utf-8")
+        more = home / "migrations" / f"{len(known) + 1:04d}_more.sql"
+        more.write_text(_MORE, "utf-8")
         _replace(
             home / "subscriptions" / "tables.sql",
             r"(TABLE (?:IF NOT EXISTS )?removals \(.*?)(\n\))", r"\1,\n    extra INT\2",
         )  # fmt: skip
-        _replace(
-            home / "topics" / "topics.sql", r"(^-- name: list_topics\n)", r"\1-- Of 0.2.\n"
-        )
+        _replace(home / "topics" / "topics.sql", r"(^-- name: list_topics\n)", r"\1-- Of 0.2.\n")
     return NextRelease(folder)
 
 
 def _replace(path: Path, what: str, by: str) -> None:
-    text, count = re.subn(what, by, path.read_text("utf-8"), count=1, flags=re.DOTALL | re.MULTILINE)
+    text, count = re.subn(
+        what, by, path.read_text("utf-8"), count=1, flags=re.DOTALL | re.MULTILINE
+    )
     assert count == 1, path
     path.write_text(text, "utf-8")

