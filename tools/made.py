@@ -62,12 +62,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def lines(text: str) -> str:
-    """A paragraph or an item in lines of 100 characters."""
+    """A paragraph or an item in lines of 100 characters; no line ends inside a code span."""
     indent = "  " if text.startswith("- ") else ""
-    words = " ".join(text.split())
+    words = re.sub(r"`[^`]*`", lambda span: span[0].replace(" ", "\0"), " ".join(text.split()))
     return textwrap.fill(
         words, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    ).replace("\0", " ")
 
 
 def cell(text: str) -> str:

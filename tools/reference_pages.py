@@ -78,9 +78,9 @@ _ALERTS = """\
 
 These are the alerts of
 [deploy/prometheus/penstock.rules.yaml](../../deploy/prometheus/penstock.rules.yaml). `page` wakes
-somebody, `warning` can wait until the morning. Begin each search with two commands: `penstock
-status` says what waits and who holds it, `penstock doctor` names faults and the commands that mend
-them. [metrics.md](metrics.md) describes the metrics. The times of `publish` come
+somebody, `warning` can wait until the morning. Begin each search with two commands:
+`penstock status` shows the backlog and its holders, `penstock doctor` names faults and the commands
+that mend them. [metrics.md](metrics.md) describes the metrics. The times of `publish` come
 [from the application](metrics.md#in-your-application)."""
 
 
@@ -226,7 +226,7 @@ def _alert(rule: dict[str, Any]) -> str:
             "",
             made.lines(f"- Look: {about['look']}"),
             made.lines(f"- Mend: {about['mend']}"),
-            made.lines(f"- Rule: `{_prose(rule['expr'])}`"),
+            f"\n```\n{rule['expr'].strip()}\n```",
         )
     )
 
