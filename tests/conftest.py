@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests import servers
+from tests import compiled, servers
 from tests.contract import every_day
 from tests.order import in_thirds
 from tests.servers import MySQLTestServer
@@ -139,6 +139,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if "not long" in config.option.markexpr and memory.has_room():
         memory.make()
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory.folder()))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compiling is shared out."""
+    compiled.import_a_share(session.config)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit, urlunsplit
@@ -27,6 +28,9 @@ FAST_SETTINGS = {
     "lock_timeout": "60s",
     "autovacuum_naptime": "1d",
 }
+
+#: For sessions that are asked to end.
+_END_SECONDS = 5
 
 _admins: dict[str, psycopg.Connection[tuple[Any, ...]]] = {}
 
@@ -64,9 +68,19 @@ class PostgresServer:
 
     def drop(self, database: str) -> None:
         """Drop a database, whoever is still connected to it."""
+        self._end_sessions(database)
         self._run(
             sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
         )
+
+    def _end_sessions(self, database: str) -> None:
+        """The server looks for them every tenth of a second only, and most are about to end."""
+        end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = {}"
+        deadline = time.monotonic() + _END_SECONDS
+        while self._run(sql.SQL(end).format(sql.Literal(database))).rowcount:
+            if time.monotonic() > deadline:
+                return  # the drop tells who stays
+            time.sleep(0.001)
 
     def _admin(self) -> psycopg.Connection[tuple[Any, ...]]:
         """One connection for all tests: to open one takes as long as to drop a database."""
@@ -76,14 +90,15 @@ class PostgresServer:
             _admins[self.admin_url] = found
         return found
 
-    def _run(self, statement: sql.Composed) -> None:
+    def _run(self, statement: sql.Composed) -> psycopg.Cursor[tuple[Any, ...]]:
         connection = self._admin()
         try:
-            connection.execute(statement)
+            return connection.execute(statement)
         except psycopg.OperationalError:
             if not connection.closed:
                 raise
-            self._admin().execute(statement)  # a test has ended that connection, or the server
+            # A test has ended that connection, or the server.
+            return self._admin().execute(statement)
 
     def close(self) -> None:
         """The end of the connection that all tests share."""

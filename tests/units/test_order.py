@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import pytest
+
+from tests import compiled
 from tests.order import in_thirds
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -42,3 +46,25 @@ def test_no_file_starts_a_shared_broker_a_second_time() -> None:
         if "from tests.brokers import" in path.read_text() and path != Path(__file__)
     ]
     assert importing == []
+
+
+def test_each_process_imports_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be imported is left to the collection, which says why."""
+    (tmp_path / "tests").mkdir()
+    body = "from pathlib import Path\nPath(__file__).with_suffix('.done').touch()\n"
+    for number in range(4):
+        path = tmp_path / "tests" / f"test_share_{number}.py"
+        path.write_text(body + "raise ValueError\n" * (number == 2))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+
+    def done(worker: str | None) -> set[str]:
+        config = SimpleNamespace(getini=lambda name: ["tests"], rootpath=tmp_path, args=["tests"])
+        if worker:
+            config.workerinput = {"workerid": worker, "workercount": 2}
+        compiled.import_a_share(cast(pytest.Config, config))
+        return {each.stem[-1] for each in tmp_path.rglob("*.done")}
+
+    assert done(None) == set()
+    assert done("gw0") == {"0", "2"}
+    assert done("gw1") == {"0", "1", "2", "3"}
+    assert not any(name.endswith("test_share_2") for name in sys.modules)

@@ -107,6 +107,7 @@ class MySQLServer(SpawnedServer):
             autocommit=True,
             connect_timeout=timeout,
             read_timeout=timeout,
+            ssl_disabled=True,  # else PyMySQL reads all certificates of the machine first
         )
         with connection, connection.cursor() as cursor:
             cursor.execute(statement)
