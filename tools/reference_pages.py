@@ -1,19 +1,18 @@
 """Make the pages of reference that the code knows best: `python -m tools.reference_pages`.
 
 commands.md has every command with its arguments and options, errors.md every error and what to do,
-alerts.md every alert of `deploy/prometheus`. Other pages have a table that is made: of metrics, of
-options of consumers, queues and the daemon, and of public names. With `--check` nothing is written.
+alerts.md every alert of `deploy/prometheus`. Other pages have tables that are made: of metrics,
+options, policies, checks of the doctor and public names. With `--check` nothing is written.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
+import ast
 import logging
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from enum import Enum
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,15 +31,11 @@ from penstock.consumer.queue.options import QueueOptions
 from penstock.driver_errors import HINTS
 from penstock.errors import PenstockError, UsageError
 from penstock.upkeep.metrics import METRICS, PREFIX
-from penstock.upkeep.options import Option
-from tools import made
+from tools import made, option_tables
 from tools.error_advice import ADVICE
 
 COMMAND = "tools.reference_pages"
 RULES = made.ROOT / "deploy" / "prometheus" / "penstock.rules.yaml"
-
-#: The comment above fields of a record, and the fields.
-_BLOCK = re.compile(r"((?:^    #:.*\n)+)((?:^    \w+: .*\n)+)", re.MULTILINE)
 
 _COMMANDS = """\
 # Every command
@@ -143,24 +138,10 @@ def _is_shown(option: Any) -> bool:
 
 def _option(option: Any) -> tuple[str, str, str]:
     names = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
-    return names, "required" if option.required else _default(option.default), _prose(option.help)
-
-
-def _default(value: Any) -> str:
-    if isinstance(value, Enum):
-        value = value.value
-    if value is None or value == "" or value is False or callable(value):
-        return ""
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
     return (
-        "yes"
-        if value is True
-        else f"{value:g}"
-        if isinstance(value, float)
-        else f"{value:,}"
-        if isinstance(value, int)
-        else str(value)
+        names,
+        "required" if option.required else option_tables.default(option.default),
+        _prose(option.help),
     )
 
 
@@ -258,45 +239,29 @@ def metrics(page: str) -> str:
 
 def consumers(page: str) -> str:
     """The page of consumers with the table of their options."""
-    return made.fill(page, {"options": _fields(ConsumerOptions)})
+    return made.fill(page, {"options": option_tables.of_record(ConsumerOptions)})
 
 
 def queue(page: str) -> str:
     """The page of queues with the table of a worker's options."""
-    return made.fill(page, {"options": _fields(QueueOptions)})
-
-
-def _fields(options: type) -> str:
-    """A table of the fields of a record; fields one below the other share the comment above."""
-    presets = {each.name: each.default for each in dataclasses.fields(options)}
-    rows = []
-    for comment, block in _BLOCK.findall(inspect.getsource(options)):
-        names = re.findall(r"^    (\w+): ", block, re.MULTILINE)
-        defaults = [_default(presets[name]) or "none" for name in names]
-        shown = [each for each in defaults if each != "none"] and defaults
-        meaning = re.sub(r"^    #: ?", "", comment, flags=re.MULTILINE)
-        rows.append((", ".join(f"`{name}`" for name in names), "; ".join(shown), meaning))
-    return made.table(("option", "default", "meaning"), rows)
+    return made.fill(page, {"options": option_tables.of_record(QueueOptions)})
 
 
 def daemon(page: str) -> str:
     """The page of the daemon with the table of its options."""
-    rows = (
-        (f"`{name}`", _preset(each), _allowed(each), each.about) for name, each in OPTIONS.items()
+    return made.fill(page, {"options": option_tables.of_program(OPTIONS)})
+
+
+def policies(page: str) -> str:
+    """The page of policies with the tables of their settings."""
+    return made.fill(
+        page, {"policies": option_tables.policies(), "file": option_tables.policy_file()}
     )
-    head = ("option", "default", "may be", "meaning")
-    return made.fill(page, {"options": made.table(head, rows)})
 
 
-def _allowed(option: Option) -> str:
-    """The values that an option may have; without one where the kind of value says all."""
-    if option.words:
-        return ", ".join(option.words)
-    return f"{option.lowest:,} to {option.highest:,}" if option.highest else ""
-
-
-def _preset(option: Option) -> str:
-    return _default(option.default or None if option.kind != "whole" else option.default) or "none"
+def doctor(page: str) -> str:
+    """The page of the command with the table of the doctor's checks."""
+    return made.fill(page, {"checks": option_tables.checks()})
 
 
 def names(page: str) -> str:
@@ -308,6 +273,30 @@ def names(page: str) -> str:
     return made.fill(page, {"names": made.table(("kind", "names"), rows)})
 
 
+def house(page: str) -> str:
+    """The page for contributors with the folders of `penstock` and `ops`, and what each is."""
+    project = tomllib.loads((made.ROOT / "pyproject.toml").read_text("utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["penstock"])
+    inside = [name.strip(" ()") for layer in layers for name in layer.split("|")]
+    ops = sorted(path.parent.name for path in (made.ROOT / "ops").glob("*/__init__.py"))
+    return made.fill(page, {"penstock": _folders("penstock", inside), "ops": _folders("ops", ops)})
+
+
+def _folders(package: str, names: Iterable[str]) -> str:
+    rows = []
+    for name in names:
+        place = made.ROOT / package / name
+        is_folder = place.is_dir()
+        path = place / "__init__.py" if is_folder else place.with_suffix(".py")
+        if not path.exists():  # a layer that may be there
+            continue
+        about = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        shown = f"`{name}/`" if is_folder else f"`{name}.py`"
+        rows.append((shown, about.partition("\n")[0].replace("``", "`")))
+    return made.table((f"in `{package}/`", "content"), rows)
+
+
 def _kind(value: Any) -> str:
     if isinstance(value, type):
         return "errors" if issubclass(value, PenstockError) else "classes"
@@ -317,12 +306,15 @@ def _kind(value: Any) -> str:
 PAGES = (
     made.Page("docs/reference/consumers.md", consumers),
     made.Page("docs/reference/queue.md", queue),
+    made.Page("docs/reference/policies.md", policies),
+    made.Page("docs/reference/cli.md", doctor),
     made.Page("docs/reference/commands.md", commands),
     made.Page("docs/reference/errors.md", error_page),
     made.Page("docs/reference/alerts.md", alerts),
     made.Page("docs/reference/metrics.md", metrics),
     made.Page("docs/reference/daemon.md", daemon),
     made.Page("docs/reference/stability.md", names),
+    made.Page("CONTRIBUTING.md", house),
 )
 
 

@@ -2,7 +2,7 @@
 
 Each record is the table of its settings: a field that the file may set has a :class:`FileSetting`
 beside its type, and what is in force without it as its value.  :func:`read` reads an entry by this
-table, and a test compares docs/reference/policies.md with it.
+table, and docs/reference/policies.md is made from it and from the comments above the fields.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def _rules(value: Any, where: str) -> tuple[tuple[str, str], ...]:
 class SealPolicy:
     """When a log epoch is cut: at so many events, or at so great an age."""
 
+    #: A log epoch is sealed at so many events.
     max_events: Annotated[int, FileSetting(count(1, 1_000_000))] = MAX_EVENTS
+    #: A log epoch is sealed when its first event has been in the log for so long.
     max_age_seconds: Annotated[int | None, FileSetting(SECONDS, "max_age")] = None
 
 
@@ -136,9 +138,13 @@ class SealPolicy:
 class ArchiveSettings:
     """The targets that a topic is archived in, and on how many of them copies lie; 0: on each."""
 
+    #: Where copies lie; without other settings the list stands alone.
     targets: Annotated[Any, FileSetting(FileValue("a list of targets"))] = None
+    #: How many copies are made.
     copies: Annotated[int, FileSetting(count(1, 100))] = 0
+    #: How many verified copies acknowledge a log epoch.
     ack_quorum: Annotated[int, FileSetting(count(1, 100))] = 0
+    #: How long one copy may take.
     copy_seconds: Annotated[int, FileSetting(SECONDS, "copy_timeout")] = COPY_SECONDS
 
 
@@ -150,10 +156,13 @@ class RetentionPolicy:
     oldest go before their age and before everybody has read them, but not without the copies.
     """
 
+    #: Nothing younger is removed.
     minimum_age_seconds: Annotated[
         int, FileSetting(SECONDS, "minimum_age", write="write minimum_age: 7d")
     ]
+    #: Nothing with fewer verified copies is removed.
     copies: Annotated[int, FileSetting(count(1, 100))] = 1
+    #: Above it the oldest log epochs go before their age.
     max_bytes: Annotated[int | None, FileSetting(BYTES)] = None
 
 
@@ -177,18 +186,24 @@ class RelayPolicy:
     """A subscription of a topic whose consumer is a sink."""
 
     name: str
+    #: The topic to send.
     topic: Annotated[str, FileSetting(TOPIC, write="give topic and sink")]
+    #: Where the relay's position is.
     subscription: Annotated[str, FileSetting(TEXT)]
+    #: The address of the sink.
     sink: Annotated[str, FileSetting(FileValue("an address", _sink), write="give topic and sink")]
-    #: 0: a block is tried for ever.
+    #: After so many attempts the events of a block are dead letters; none: a block is tried for
+    #: ever.
     max_attempts: Annotated[int, FileSetting(count(1, 1_000_000))] = 0
-    #: As the sink's address has them.
+    #: The events to send, their form and their names: `envelope`, `to`, `key`,
+    #: `tombstones`, `types`, `where`, `headers`, `schemas`, `rate`, `rate_bytes`, `breaker`,
+    #: `breaker_seconds`.
     rules: Annotated[
         tuple[tuple[str, str], ...], FileSetting(FileValue("rules of the relay", _rules))
     ] = ()
     #: The relay of several sinks of which it is one; empty: it stands alone.
     group: str = ""
-    #: The relay is that of a queue.  Empty: that of a stream, in its order.
+    #: The relay is that of a queue; unset, it sends a stream in its order.
     order: Annotated[str, FileSetting(word(NONE, KEY))] = ""
 
 
@@ -204,15 +219,20 @@ class RelayGroupPolicy:
     """A relay with several sinks: as many of them as ``ack_quorum`` says move it."""
 
     name: str
+    #: The topic to send to several sinks.
     topic: Annotated[str, FileSetting(TOPIC, write="give topic and sinks")]
+    #: The address of each sink, by its name.
     sinks: Annotated[
         dict[str, str],
         FileSetting(FileValue("an address for each name", _sinks), write="give topic and sinks"),
     ]
-    #: 0: all of them.
+    #: How many sinks have to pass an event before the relay has.
     ack_quorum: Annotated[int, FileSetting(count(1, 100))] = 0
+    #: Whether retention waits for all sinks, or for as many as the quorum.
     retain_for: Annotated[str, FileSetting(word("all", "quorum"))] = "all"
+    #: As for one relay, for each sink.
     max_attempts: Annotated[int, FileSetting(count(1, 1_000_000))] = 0
+    #: As for one relay, for each sink.
     rules: Annotated[
         tuple[tuple[str, str], ...], FileSetting(FileValue("rules of the relay", _rules))
     ] = ()
@@ -237,6 +257,7 @@ class RelayGroupPolicy:
 class SubscriptionSettings:
     """What the file says of a subscription beside its policies: where its dead letters go on to."""
 
+    #: Where its dead letters go on to.
     dead_letters_to: Annotated[str | None, FileSetting(TOPIC)] = None
 
 
@@ -244,10 +265,14 @@ class SubscriptionSettings:
 class TargetSettings:
     """A place for archives, and what an object store needs: variables are not resolved yet."""
 
+    #: A folder or the address of an object store; without other settings it is written as NAME:
+    #: uri.
     uri: Annotated[str, FileSetting(TEXT, is_entry=True)]
+    #: Region, endpoint and keys.
     options: Annotated[
         dict[str, str], FileSetting(FileValue("options of the store", _store_options))
     ] = field(default_factory=dict, repr=False)
+    #: A target of weight 2 is the home of twice as many copies.
     weight: Annotated[int, FileSetting(count(1, MAX_WEIGHT))] = 1
 
 
@@ -255,7 +280,11 @@ class TargetSettings:
 class HealthLimits:
     """How late each part of the work may be, in seconds."""
 
+    #: How late events may get their sequence.
     unsequenced: Annotated[int, FileSetting(SECONDS)] = 15
+    #: How late a relay may be.
     relay_lag: Annotated[int, FileSetting(SECONDS)] = 30
+    #: How late a consumer may be.
     consumer_lag: Annotated[int, FileSetting(SECONDS)] = 300
+    #: How long the event of the canary may take.
     end_to_end: Annotated[int, FileSetting(SECONDS)] = 90

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from penstock.cli.exit_codes import EXIT_NO
-from penstock.cli.output import LineOutput, Lines, as_dict, say, show_json
+from penstock.cli.output import Format, LineOutput, Lines, as_dict, say, show, show_json
 from penstock.doctor import Limits, doctor as examine
+from penstock.doctor.checks import CHECKS
 
 _DEFAULT = Limits()
 
@@ -24,9 +25,18 @@ def doctor(
     storage_days: Annotated[
         float, typer.Option(min=0, help="Days that prepared storage has to be enough for.")
     ] = _DEFAULT.storage_days,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="Only list the checks, and when each finds something.")
+    ] = False,
     output: LineOutput = Lines.text,
 ) -> None:
     """Say what is wrong, a line for each with the command that mends it. Exit code 1: a finding."""
+    if checks:
+        show(
+            [{"check": name, **as_dict(each)} for name, each in CHECKS.items()],
+            Format.json if output is Lines.json else Format.table,
+        )
+        return
     limits = Limits(snapshot_age, waiting_age, storage_days)
     found = examine(limits=limits)
     if output is Lines.json:

@@ -29,6 +29,8 @@ class PolicySetting:
     preset: float | str
     range: Range = _NO_NUMBER
     words: tuple[str, ...] = ()
+    #: The meaning, for docs/reference/policies.md.
+    about: str = ""
 
     def problem(self, value: object) -> str | None:
         """What has to be given instead; None when the value is valid."""
@@ -54,23 +56,63 @@ class PolicySetting:
 #: Every setting by the kind of its policy; the database has the same in policy_settings.
 SETTINGS: dict[str, dict[str, PolicySetting]] = {
     "heartbeat": {
-        "heartbeat_seconds": PolicySetting(3, Range(0.001, 28_800)),
-        "lease_seconds": PolicySetting(10, Range(0.003, 86_399)),
-        "release_seconds": PolicySetting(10, Range(0.001, 86_399)),
-        "target_qps": PolicySetting(10, Range(0.1, 10_000)),
+        "heartbeat_seconds": PolicySetting(
+            3, Range(0.001, 28_800), about="How often a consumer says that it is alive."
+        ),
+        "lease_seconds": PolicySetting(
+            10,
+            Range(0.003, 86_399),
+            about="Its life without a heartbeat; three heartbeats at least, and set with them.",
+        ),
+        "release_seconds": PolicySetting(
+            10,
+            Range(0.001, 86_399),
+            about="How long a consumer may take to give up a lease that it was asked for.",
+        ),
+        "target_qps": PolicySetting(
+            10, Range(0.1, 10_000), about="Check-ins a second of all consumers together."
+        ),
     },
     "keep": {
-        "max_lag_seconds": PolicySetting(0, Range(0, 3_153_600_000)),
-        "dead_letter_seconds": PolicySetting(0, Range(0, 3_153_600_000)),
+        "max_lag_seconds": PolicySetting(
+            0,
+            Range(0, 3_153_600_000),
+            about="How long retention waits for a subscription to read a log epoch; 0: for ever.",
+        ),
+        "dead_letter_seconds": PolicySetting(
+            0,
+            Range(0, 3_153_600_000),
+            about="For how long a dead letter is kept; 0: until it is redriven or dropped.",
+        ),
     },
-    "lease": {"max_consumers": PolicySetting(1024, Range(1, 100_000, is_whole=True))},
-    "metrics": {"refresh_seconds": PolicySetting(1, Range(0.1, 3_600))},
+    "lease": {
+        "max_consumers": PolicySetting(
+            1024,
+            Range(1, 100_000, is_whole=True),
+            about="How many consumers a subscription may have.",
+        )
+    },
+    "metrics": {
+        "refresh_seconds": PolicySetting(
+            1, Range(0.1, 3_600), about="How old the statistics may be that check-ins share."
+        )
+    },
     "retry": {
-        "max_attempts": PolicySetting(10, Range(1, 1_000, is_whole=True)),
-        "first_backoff_seconds": PolicySetting(0.1, Range(0, 86_400)),
-        "longest_backoff_seconds": PolicySetting(60, Range(0, 86_400)),
-        "jitter": PolicySetting(0.5, Range(0, 1)),
-        "exhausted": PolicySetting("dead_letter", words=("dead_letter", "park_key")),
+        "max_attempts": PolicySetting(
+            10, Range(1, 1_000, is_whole=True), about="How often an event is tried."
+        ),
+        "first_backoff_seconds": PolicySetting(
+            0.1, Range(0, 86_400), about="The pause after the first attempt; doubled from then on."
+        ),
+        "longest_backoff_seconds": PolicySetting(
+            60, Range(0, 86_400), about="The longest pause; set together with the first."
+        ),
+        "jitter": PolicySetting(0.5, Range(0, 1), about="The share of a pause that is random."),
+        "exhausted": PolicySetting(
+            "dead_letter",
+            words=("dead_letter", "park_key"),
+            about="The step after the last attempt; with park_key later events of the key wait.",
+        ),
     },
 }
 #: Settings that depend on each other: both are set or none.  The number says how many times the

@@ -1,4 +1,4 @@
-"""`docs/reference/cli.md` names every check of the doctor, and nothing else.
+"""`penstock doctor --checks` lists every check of the doctor, and nothing else.
 
 And `penstock --help` looks like the pages of its sub-commands, which Typer makes.
 """
@@ -6,6 +6,7 @@ And `penstock --help` looks like the pages of its sub-commands, which Typer make
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -16,21 +17,28 @@ from typer.core import TyperCommand, TyperGroup
 
 from penstock import doctor
 from penstock.cli import commands as names, page
+from penstock.cli.main import run
 from penstock.cli.root import root
 from penstock.doctor import mysql_settings, postgres_settings
+from penstock.doctor.checks import CHECKS
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md").read_text("utf-8")
 
-
-def test_every_check_of_the_doctor_is_named() -> None:
+def test_every_check_of_the_doctor_is_listed() -> None:
+    """In `penstock doctor --checks`, and so in docs/reference/cli.md."""
     folder = Path(doctor.__file__).parent
     texts = "".join(each.read_text("utf-8") for each in folder.glob("*.py"))
     checks = set(re.findall(r'\b(?:error|warning)\(\s*"(\w+)"', texts))
     checks |= {rule.check for rule in postgres_settings.RULES.values()}
     checks |= {rule.check for rule in mysql_settings.RULES.values()}
-    _, _, table = PAGE.partition("## The doctor")
-    rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == checks
+    assert set(CHECKS) == checks
+
+
+def test_the_command_lists_the_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a database."""
+    assert run(["doctor", "--checks", "--output", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {each["check"] for each in listed} == set(CHECKS)
+    assert all(each["found_when"] for each in listed)
 
 
 class ByTyper(TyperGroup):
