@@ -24,14 +24,26 @@ FOLDERS = ("docs", "examples", "deploy")
 FILES = frozenset({"policies.yaml", "LICENSE"})
 
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
-#: 100 characters of code fit, names in the first columns of tables are not cut, and pictures get a
-#: frame that both colours show.
+#: The first page has nothing to navigate to beside it. Search shows pages for users first.
+_FRONT = (
+    ("README.md", "hide: [navigation]\nsearch:\n  boost: 2"),
+    ("docs/evidence/", "search:\n  boost: 0.5"),
+    ("docs/reference/concepts.md", "search:\n  boost: 2"),
+    ("docs/reference/", ""),
+    ("docs/", "search:\n  boost: 2"),
+)
+#: 100 characters of code fit at 1,280 pixels, names in the first columns of tables are not cut, nor
+#: SQL's results, errors and the names of tests, and pictures get a frame that both colours show.
 _STYLE = """\
 .md-grid { max-width: 75rem; }
+.md-sidebar { width: 10.5rem; }
 .md-typeset pre > code { font-size: .74em; }
 .md-typeset table:not([class]) { font-size: .68rem; }
 .md-typeset table:not([class]) td { vertical-align: top; }
 .md-typeset table:not([class]) th { min-width: 3rem; }
+#invariants ~ .md-typeset__scrollwrap th:nth-child(3) { min-width: 10.5rem; }
+.md-typeset th:nth-child(3):nth-last-child(3) { min-width: 6rem; }
+.md-typeset th:nth-child(4):nth-last-child(2) { min-width: 6.5rem; }
 .md-typeset td:nth-child(-n + 2) code { word-break: normal; overflow-wrap: normal; }
 .md-typeset img { border: 1px solid var(--md-default-fg-color--lightest); background: #fff; }
 """
@@ -43,6 +55,12 @@ def copied(path: Path) -> bool:
     if len(place.parts) == 1:
         return place.suffix == ".md" or place.name in FILES
     return place.parts[0] in FOLDERS
+
+
+def front_matter(place: str) -> str:
+    """What mkdocs is told of a page, and what GitHub would show as a table."""
+    told = next((text for begin, text in _FRONT if place.startswith(begin)), "")
+    return f"---\n{told}\n---\n\n" if told else ""
 
 
 def without_folders(page: Path, text: str) -> str:
@@ -62,7 +80,8 @@ def stage() -> None:
         place = SOURCE / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
-            place.write_text(without_folders(path, path.read_text("utf-8")), "utf-8")
+            told = front_matter(path.relative_to(ROOT).as_posix())
+            place.write_text(told + without_folders(path, path.read_text("utf-8")), "utf-8")
         else:
             shutil.copyfile(path, place)
     (SOURCE / "site.css").write_text(_STYLE, "utf-8")

@@ -18,6 +18,19 @@ def test_a_link_to_a_folder_is_plain_on_the_site() -> None:
     assert plain == "a [b](docs/README.md) c [d](https://example.org/docs)"
 
 
+def test_search_shows_pages_for_users_first() -> None:
+    """By what mkdocs is told of each page; a page that GitHub shows has no such lines."""
+    told = {place: site.front_matter(place) for place in (
+        "README.md", "docs/queue.md", "docs/reference/queue.md", "docs/evidence/scale.md",
+        "docs/evidence/decisions/queue.md", "CONTRIBUTING.md",
+    )}  # fmt: skip
+    boosts = [re.findall(r"boost: ([\d.]+)", each) for each in told.values()]
+    assert boosts == [["2"], ["2"], [], ["0.5"], ["0.5"], []]
+    assert told["CONTRIBUTING.md"] == told["docs/reference/queue.md"] == ""
+    assert "hide: [navigation]" in told["README.md"]
+    assert not (site.ROOT / "README.md").read_text("utf-8").startswith("---")
+
+
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_site_is_built(tmp_path: Path) -> None:
