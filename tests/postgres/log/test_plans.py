@@ -169,6 +169,47 @@ def test_a_read_descends_once_and_probes_each_event(long_log: Connection) -> Non
     assert {name.rpartition("_")[2] for name in _indexes(plan)} == {"pkey", "sequence"}
 
 
+LONG_READ = 30_000
+
+
+def _long_read(connection: Connection) -> tuple[int, int]:
+    """How often a long read looks into a slice of the events, and how many buffers it reads."""
+    partition_id = value(connection, "SELECT min(id) FROM penstock.partitions")
+    plan = plan_of(
+        connection, "read_log", settings_of="fetch", partition_id=partition_id, from_sequence=1,
+        max_events=LONG_READ,
+    )  # fmt: skip
+    assert plan["Actual Rows"] == LONG_READ
+    slices = [n for n in nodes(plan) if n.get("Relation Name", "").startswith("events_")]
+    assert len({each["Relation Name"] for each in slices}) > 3
+    return sum(each["Actual Loops"] for each in slices), _buffers(plan)
+
+
+def test_a_long_read_looks_into_a_slice_for_its_own_events(long_log: Connection) -> None:
+    """Guard: the pieces of read_log.  Before version 17 each id of a list costs a descent, in
+    every slice that the list is looked up in."""
+    looks, buffers = _long_read(long_log)
+    assert LONG_READ / 1000 <= looks <= 1.5 * LONG_READ / 1000
+    assert buffers <= 5 * LONG_READ
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("/ 1000", "/ 1000000"),
+        ("s.id = ANY (b.ids) AND s.id >= b.lowest AND", "s.id = ANY (b.ids) AND"),
+    ],
+)
+def test_without_pieces_or_bounds_it_looks_otherwise(
+    long_log: Connection, old: str, new: str
+) -> None:
+    """Mutants: one list for all slices; pieces that are looked up in older slices too."""
+    with long_log.transaction(force_rollback=True):
+        without_guard(long_log, "read_log", old, new)
+        looks, _ = _long_read(long_log)
+    assert not LONG_READ / 1000 <= looks <= 1.5 * LONG_READ / 1000
+
+
 def test_a_position_is_one_probe_from_the_end_of_the_ledger(long_log: Connection) -> None:
     """Guard: the index on (subscription, partition, id)."""
     long_log.execute(

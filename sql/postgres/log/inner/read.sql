@@ -25,10 +25,11 @@ END
 $$;
 
 -- name: read_log
--- The events of a partition from a sequence on, in order. It makes one look-up in each slice of the index of the log,
--- then one walk of the primary key of each slice that holds some of the events. The copy of what was kept of a slice
--- is read only where the slice is gone. The function has no settings, so that it is inlined into the query that calls
--- it; the caller has to switch sequential scans off.
+-- The events of a partition from a sequence on, in order. It makes one look-up in each slice of the index of the log.
+-- Then, for each thousand events, it walks the primary key of each slice that holds some of them: before version 17 a
+-- slice is looked into for each id of the list, so the list of a long read would cost as often as there are slices.
+-- The copy of what was kept of a slice is read only where the slice is gone. The function has no settings, so that it
+-- is inlined into the query that calls it; the caller has to switch sequential scans off.
 CREATE OR REPLACE FUNCTION read_log(partition_id bigint, from_sequence bigint, max_events integer)
 RETURNS TABLE (
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
@@ -57,25 +58,29 @@ LANGUAGE sql STABLE ROWS 500 AS $$
               AND c.first_sequence + c.event_count > read_log.from_sequence
               AND c.first_sequence < read_log.from_sequence + read_log.max_events
         ) AS part
-    ), bounds AS MATERIALIZED (
-        SELECT min(a.id) AS lowest, max(a.id) AS highest, array_agg(a.id) AS ids FROM place AS a
+    ), pieces AS MATERIALIZED (
+        SELECT min(a.id) AS lowest, max(a.id) AS highest, array_agg(a.id) AS ids
+        FROM place AS a
+        GROUP BY (a.sequence - read_log.from_sequence) / 1000
     )
     SELECT p.sequence, e.event_id, e.key, e.type, e.content_type, e.headers, e.payload, e.created_at,
            COALESCE(p.at, p.sequenced_at)
     FROM place AS p
     JOIN (
-        SELECT s.id, s.event_id, s.key, s.type, s.content_type, s.headers, s.payload, s.created_at
-        FROM events AS s
-        -- Repeats the condition of the join for the planner: the array becomes one index scan, the bounds
-        -- leave out the other slices.
-        WHERE s.id = ANY ((SELECT b.ids FROM bounds AS b)::bigint[])
-          AND s.id >= (SELECT b.lowest FROM bounds AS b) AND s.id <= (SELECT b.highest FROM bounds AS b)
-        UNION ALL
-        SELECT k.id, k.event_id, k.key, k.type, k.content_type, k.headers, k.payload, k.created_at
-        FROM events_kept AS k
-        WHERE k.id = ANY ((SELECT b.ids FROM bounds AS b)::bigint[])
-          AND k.id >= (SELECT b.lowest FROM bounds AS b) AND k.id <= (SELECT b.highest FROM bounds AS b)
-          AND is_gone(k.id)
+        SELECT f.*
+        FROM pieces AS b
+        CROSS JOIN LATERAL (
+            SELECT s.id, s.event_id, s.key, s.type, s.content_type, s.headers, s.payload, s.created_at
+            FROM events AS s
+            -- Repeats the condition of the join for the planner: the array becomes one index scan, the bounds
+            -- leave out the other slices.
+            WHERE s.id = ANY (b.ids) AND s.id >= b.lowest AND s.id <= b.highest
+            UNION ALL
+            SELECT k.id, k.event_id, k.key, k.type, k.content_type, k.headers, k.payload, k.created_at
+            FROM events_kept AS k
+            WHERE k.id = ANY (b.ids) AND k.id >= b.lowest AND k.id <= b.highest AND is_gone(k.id)
+        ) AS f
+        OFFSET 0  -- So that the pieces are read first: joined to the places one by one, each would read all of them.
     ) AS e ON e.id = p.id
     ORDER BY p.sequence
 $$;
