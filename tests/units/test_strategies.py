@@ -58,6 +58,36 @@ def test_the_database_chooses_the_golden_partitions(connection: Connection) -> N
     assert _by_sql(connection) == expected
 
 
+#: Where PostgreSQL asks for the version before it makes a crc32 of its own.
+CRC32 = Path(__file__).parents[2] / "sql" / "postgres" / "ground" / "inner" / "crc32.sql"
+IS_OLDER = "current_setting('server_version_num')::integer < 180000"
+
+
+def _own_crc32(connection: Connection, old: str = IS_OLDER, new: str = "true") -> list[int]:
+    """What the crc32 that is made before PostgreSQL 18 says, on any version."""
+    made = CRC32.read_text("utf-8").replace(IS_OLDER, "true")
+    assert CRC32.read_text("utf-8").count(old) == 1
+    with connection.transaction():
+        connection.execute("SET LOCAL search_path TO penstock")
+        connection.execute(made.replace(old, new).encode())
+        return [
+            crc
+            for (crc,) in connection.execute(
+                "SELECT penstock.crc32(convert_to(v.k, 'UTF8'))"
+                " FROM unnest(%s::text[]) WITH ORDINALITY AS v (k, i) ORDER BY v.i",
+                [[key for key, _, _ in GOLDEN["vectors"]]],
+            )
+        ]
+
+
+@proves("S7")
+def test_a_database_without_crc32_makes_the_same(connection: Connection) -> None:
+    """Guard: the table of the form for older versions, and its mutant."""
+    expected = [crc for _, crc, _ in GOLDEN["vectors"]]
+    assert _own_crc32(connection) == expected
+    assert _own_crc32(connection, "FOR bit IN 1 .. 8", "FOR bit IN 1 .. 7") != expected
+
+
 def test_another_hash_is_noticed(connection: Connection) -> None:
     """Mutant: the server's own hashtext, as Python's hash() would be."""
     without_guard(
