@@ -1,38 +1,30 @@
 """What a relay asks of its sink, for several partitions at once: each has a lane.
 
 The relay's own thread opens, reads and commits blocks on its connection. What talks to the sink
-runs in a few threads beside it, so a slow partition does not hold up the others. Only one thing at
-a time is under way on a lane, so a partition is never in two threads.
+runs in a few threads beside it (`sink_calls`), so a slow partition does not hold up the others.
+Only one call at a time is under way on a lane, so a partition is never in two threads.
 
-A call of a sink may never end by itself. When its lease is lost, or when the relay was told to stop
-and has waited, the channel is told to end it (`abort`). A call that goes on all the same is left
-behind in its thread and counted. Another thread takes its place, so its partition can be served
-again. When it ends after all, it gives that place back.
+A call ends with its lease. One that does not is left behind: its lane is gone, so its partition can
+be served again.
 """
 
 from __future__ import annotations
 
-import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ops.relay.threads import ABORT_SECONDS, MOST_LEFT, SideThreads, end_call
-from ops.sinks.base import Channel, Sink, SinkLease, SinkUnavailable
-from ops.sinks.ends import SinkBehind
+from ops.relay.sink_calls import SinkCall, SinkCalls
 
 if TYPE_CHECKING:
     from ops.relay.block import InHand
+    from ops.sinks.base import Channel, Sink, SinkLease
     from penstock.database import Connection
     from penstock.log.restores import Seen
     from penstock.records import Lease
-
-log = logging.getLogger(__name__)
 
 #: What the relay does with an answer, on the connection that it has then.  Returns how many events
 #: are finished.
@@ -44,13 +36,10 @@ AT_ONCE = 16
 #: How long a relay that is told to stop waits for the blocks that it is sending.
 STOP_SECONDS = 10.0
 
-#: How often it is looked whether the lease of a call is still held.
-_LOOK_SECONDS = 0.5
-
 
 @dataclass(slots=True)
 class Lane:
-    """One held partition: its channel, the block in hand, and what is under way."""
+    """One held partition: its channel, the block in hand, and what its last call has shown."""
 
     lease: Lease
     served: SinkLease
@@ -60,16 +49,11 @@ class Lane:
     #: The answer of the sink to what was asked last.
     seen: Seen | None = None
     error: BaseException | None = None
+    #: The relay has not waited for the end of the call.
+    is_given_up: bool = False
     #: What to do with the answer, on the relay's thread.
     then: Then = field(default=lambda connection, lane: 0)
     is_busy: bool = False
-    #: The sink was told to end what is under way; the channel is of no use after that.
-    is_aborted: bool = False
-    aborted_at: float = 0.0
-    #: The call did not end all the same, and nobody looks at it any more.
-    is_left: bool = False
-    #: What was under way has returned: there is nothing to leave behind.
-    is_over: bool = False
 
 
 class Preflights:
@@ -105,35 +89,17 @@ class Preflights:
                 del self._under_way[topic, partitions]
 
 
-class RelayLanes:
+class RelayLanes(SinkCalls[Lane]):
     """The lanes of a relay, by partition id."""
 
-    def __init__(self, sink: Sink, at_once: int = AT_ONCE) -> None:
+    def __init__(
+        self, sink: Sink, at_once: int = AT_ONCE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(sink, at_once, lambda call: not self.holds(call.item.lease), clock)
         self.preflights = Preflights(sink)
-        #: Called from a thread when something is finished.
-        self.wake: Callable[[], None] = lambda: None
         #: Whether a lease is held now.  A call for one that is not is told to end.
         self.holds: Callable[[Lease], bool] = lambda lease: True
-        self._sink = sink
-        self._at_once = at_once
-        self._threads: SideThreads | None = None
         self._lanes: dict[int, Lane] = {}
-        self._busy: dict[int, Lane] = {}
-        self._finished: queue.SimpleQueue[Lane] = queue.SimpleQueue()
-        self._over = threading.Event()
-        self._lock = threading.Lock()
-        #: How many calls are left behind and go on, and how many ever were.
-        self.left = self.left_behind = 0
-
-    @property
-    def busy(self) -> int:
-        """How many partitions something is under way for."""
-        return len(self._busy)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing more can be begun now."""
-        return self.busy >= self._at_once - max(0, self.left - MOST_LEFT)
 
     def of(self, lease: Lease) -> Lane | None:
         """The lane of a partition, under whichever lease."""
@@ -150,29 +116,30 @@ class RelayLanes:
     def ask(self, lane: Lane, then: Then) -> None:
         """Open the channel and ask what the sink holds; a topic is proven before."""
 
-        def asking() -> None:
+        def asking(call: SinkCall[Lane]) -> None:
             self.preflights.require(lane.served.topic, lane.partitions)
-            lane.seen = self._channel(lane).seen()
+            lane.seen = self.channel(call).seen()
 
         self._begin(lane, asking, then)
 
     def send(self, lane: Lane, then: Then) -> None:
         """Send the block in hand, or a part of what comes before it."""
+        hand = lane.hand
+        assert hand is not None and hand.block is not None
+        block = hand.part or hand.block
 
-        def sending() -> None:
-            hand = lane.hand
-            assert hand is not None and hand.block is not None
-            channel = self._channel(lane)
+        def sending(call: SinkCall[Lane]) -> None:
+            channel = self.channel(call)
             if hand.skip is not None:
                 hand.skip()
                 hand.skip = None
-            channel.send_block(hand.part or hand.block)
+            channel.send_block(block)
 
         self._begin(lane, sending, then)
 
     def end(self, lane: Lane) -> None:
         """Close the channel; the lane is gone when that is done."""
-        self._begin(lane, lambda: _close(lane), self._forget)
+        self._begin(lane, SinkCall.close, self._forget)
 
     def end_others(self, leases: Iterable[Lease]) -> None:
         """End the lanes of leases that are not among these."""
@@ -181,43 +148,16 @@ class RelayLanes:
             if not each.is_busy and (each.lease.partition_id, each.lease.lease_epoch) not in held:
                 self.end(each)
 
-    def wait(self, seconds: float | None = None) -> None:
-        """Wait until something is finished."""
-        try:
-            self._finished.put(self._finished.get(timeout=seconds))
-        except queue.Empty:
-            return
-
     def finished(self) -> list[Lane]:
         """The lanes on which something was finished since this was asked last."""
-        self._leave(self._overdue())
-        return self._taken()
-
-    def _taken(self) -> list[Lane]:
-        found = []
-        while not self._finished.empty():
-            lane = self._finished.get()
-            if self._busy.pop(id(lane), None) is not None:  # else it was left behind
-                lane.is_busy = False
-                found.append(lane)
-        return found
+        return [self._back(call) for call in self.over()]
 
     def ending(self, seconds: float) -> Iterator[Lane]:
         """The lanes that are finished from now on, until nothing is under way.
 
-        After ``seconds`` calls of the sink are told to end. Those that do not are left behind: a
-        copy of their lane tells of it.
+        After ``seconds`` calls of the sink are told to end, and then left behind.
         """
-        aborted_at = time.monotonic() + seconds
-        left_at = aborted_at + ABORT_SECONDS
-        while self._busy:
-            now = time.monotonic()
-            if now >= aborted_at:
-                self._abort(list(self._busy.values()))
-            if now < left_at:
-                self.wait(max(0.0, (aborted_at if now < aborted_at else left_at) - now))
-            yield from self._taken()
-            yield from self._leave(self._overdue() if now < left_at else [*self._busy.values()])
+        return map(self._back, self.all_over(seconds))
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
         """Wait for what is under way, but not for ever, and close every channel."""
@@ -226,135 +166,24 @@ class RelayLanes:
         self.end_others(())
         for _ in self.ending(seconds):
             continue
-        self._over.set()
-        if self._threads is not None:
-            self._threads.end()
-            self._threads = None
+        self.end_calls()
         self._lanes.clear()
-        self.wake = lambda: None
 
-    def _begin(self, lane: Lane, work: Callable[[], None], then: Then) -> None:
+    def _begin(self, lane: Lane, work: Callable[[SinkCall[Lane]], object], then: Then) -> None:
         assert not lane.is_busy
-        spoiled, lane.is_aborted = lane.is_aborted, False
-        lane.error, lane.then, lane.is_over = None, then, False
-        finished = self._finished
+        lane.is_busy, lane.then = True, then
+        self.begin(SinkCall(lane, lane.served, self._clock(), lane.channel), work)
 
-        def run() -> None:
-            if spoiled:
-                _close(lane)
-            self._run(lane, work, finished)
+    def _back(self, call: SinkCall[Lane]) -> Lane:
+        """A lane whose call is over, or left behind: then the lane is gone."""
+        lane = call.item
+        lane.is_busy, lane.channel = False, call.channel
+        lane.error, lane.is_given_up = call.error, call.is_given_up
+        if call.is_left:
+            self._forget(None, lane)
+        return lane
 
-        lane.is_busy = True
-        self._busy[id(lane)] = lane
-        try:
-            self._side_threads().give(run)
-        except RuntimeError as error:  # the machine has no thread for it now
-            lane.error = SinkUnavailable(f"the relay cannot start a thread: {error}")
-            _close(lane)
-            finished.put(lane)
-            self.wake()
-
-    def _side_threads(self) -> SideThreads:
-        if self._threads is None:
-            over = self._over = threading.Event()
-            threads = SideThreads(self._at_once + 1, "relay")
-            threads.give(partial(self._look, over))
-            self._threads = threads
-        return self._threads
-
-    def _look(self, over: threading.Event) -> None:
-        """End the calls of lost leases, also while the relay's thread waits for its database."""
-        while not over.wait(_LOOK_SECONDS):
-            busy = list(self._busy.values())
-            self._abort([each for each in busy if not self.holds(each.lease)])
-            if any(map(self._is_overdue, busy)):
-                self.wake()
-
-    def _run(self, lane: Lane, work: Callable[[], None], finished: queue.SimpleQueue[Lane]) -> None:
-        try:
-            work()
-        except SinkBehind as error:  # the channel goes on when it has what is missing
-            lane.error = error
-        except BaseException as error:  # it is handled where the lane is looked at
-            lane.error = error
-            _close(lane)
-        with self._lock:
-            lane.is_over = True
-            finished.put(lane)
-            if lane.is_left:
-                self._count_left(-1)
-        if lane.is_left:
-            _close(lane)
-        self.wake()
-
-    def _channel(self, lane: Lane) -> Channel:
-        if lane.channel is None:
-            lane.channel = self._sink.open(lane.served)
-        if lane.is_aborted:  # before it was there
-            raise SinkUnavailable("the relay has given the call up")
-        return lane.channel
-
-    def _abort(self, lanes: Iterable[Lane]) -> None:
-        """Tell channels to end what is under way.  Each in a thread: nobody waits for that."""
-        for lane in lanes:
-            if lane.is_aborted:
-                continue
-            # Before the thread runs: the call may return at once, and that is no failure of its.
-            lane.aborted_at, lane.is_aborted = time.monotonic(), True
-            if lane.channel is not None:
-                ending = threading.Thread(target=end_call, args=(lane.channel,), daemon=True)
-                try:
-                    ending.start()
-                except RuntimeError as error:  # the machine has no thread for it: at the next look
-                    log.warning("a call of %s cannot be ended now: %s", lane.served.topic, error)
-                    lane.is_aborted = False
-
-    def _overdue(self) -> list[Lane]:
-        return [each for each in self._busy.values() if self._is_overdue(each)]
-
-    def _is_overdue(self, lane: Lane) -> bool:
-        return lane.is_aborted and time.monotonic() - lane.aborted_at >= ABORT_SECONDS
-
-    def _leave(self, lanes: Iterable[Lane]) -> list[Lane]:
-        """Go on without calls that do not end.  What they return is not looked at.
-
-        Returns copies of their lanes: the calls go on with the lanes themselves.
-        """
-        left = []
-        for lane in lanes:
-            with self._lock:
-                if lane.is_over:
-                    continue
-                lane.is_left = True
-                self._count_left(1)
-            self.left_behind += 1
-            log.error(
-                "%s partition %s: a call of the sink does not end, and is left behind",
-                lane.served.topic, lane.served.partition,
-            )  # fmt: skip
-            del self._busy[id(lane)]
-            if self._lanes.get(lane.lease.partition_id) is lane:
-                del self._lanes[lane.lease.partition_id]
-            error = SinkUnavailable("a call of the sink does not end")
-            left.append(replace(lane, error=error, is_aborted=True, is_busy=False))
-        return left
-
-    def _count_left(self, more: int) -> None:
-        self.left += more
-        if self._threads is not None:
-            self._threads.replaced = min(self.left, MOST_LEFT)
-
-    def _forget(self, connection: Connection, lane: Lane) -> int:
+    def _forget(self, connection: Connection | None, lane: Lane) -> int:
         if self._lanes.get(lane.lease.partition_id) is lane:
             del self._lanes[lane.lease.partition_id]
         return 0
-
-
-def _close(lane: Lane) -> None:
-    channel, lane.channel = lane.channel, None
-    if channel is None:
-        return
-    try:
-        channel.close()
-    except BaseException:  # what it did not give back ends with the process
-        log.warning("a channel of %s could not be closed", lane.served.topic, exc_info=True)

@@ -27,7 +27,7 @@ from dataclasses import replace
 from ops.relay.misfits import misfits
 from ops.relay.pace import CLOSED, OPEN, Breaker, RelayPace
 from ops.relay.queue_options import QueueRelayOptions
-from ops.relay.queue_sender import QueueSender, Sending, too_late
+from ops.relay.queue_sender import QueueSender, Sending
 from ops.relay.results import QueueRelayResult
 from ops.sinks.base import EventRefused, RelayBlock, Sink, SinkLease, SinkPaused, SinkUnavailable
 from ops.sinks.routed import routing_of
@@ -303,7 +303,7 @@ class QueueRelay(Rounds):
         marked = len(self._unmarked)
         sent = [each for each in self._unmarked if each.error is None]
         if sent:
-            done = self._acknowledge(connection, [each.delivery for each in sent])
+            done = self._acknowledge(connection, [each.item for each in sent])
             self.stats.events += done
             self.stats.batches += done
             self._unmarked = [each for each in self._unmarked if each.error is not None]
@@ -314,7 +314,7 @@ class QueueRelay(Rounds):
 
     def _note(self, one: Sending) -> None:
         """What an answer says of the sink: once, however often its mark is tried."""
-        error = one.error = too_late(one, self.options.send_seconds)
+        error = one.error
         if error is None:
             self._breaker.succeeded()
             self._gets_through = True
@@ -324,12 +324,12 @@ class QueueRelay(Rounds):
             self._breaker.succeeded()  # it has answered
             return
         self.stats.failures += 1
-        log.warning("%s was not sent: %s", one.delivery.event.event_id, self.stats.last_error)
+        log.warning("%s was not sent: %s", one.item.event.event_id, self.stats.last_error)
         self._breaker.failed()
         self._gets_through = self._gets_through and not self._is_away()
 
     def _failed(self, connection: database.Connection, one: Sending) -> None:
-        error, delivery = one.error, one.delivery
+        error, delivery = one.error, one.item
         assert error is not None
         text = _said(error)
         if isinstance(error, EventRefused):

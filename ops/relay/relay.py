@@ -116,7 +116,7 @@ class Relay(Rounds):
         self._pace = RelayPace(routing.pacing, clock)
         self._breaker = Breaker(routing.pacing, clock)
         self._told = CLOSED
-        self._lanes = RelayLanes(sink, at_once)
+        self._lanes = RelayLanes(sink, at_once, clock)
         self._lanes.holds = keeper.holds
         self._stop_seconds = stop_seconds
         self._topics = SinkTopics()
@@ -198,7 +198,7 @@ class Relay(Rounds):
         self.pauses.keep(held)
         self._tell_breaker(connection)
         for lease in self.keeper.active():
-            if self._lanes.is_full or self.is_stopping() or not self._may_begin():
+            if self._lanes.free <= 0 or self.is_stopping() or not self._may_begin():
                 break
             self.stats.last_round = time.monotonic()
             lane = self._lanes.of(lease)
@@ -269,7 +269,7 @@ class Relay(Rounds):
         """
         self._begins = False
         for lane in self._lanes.ending(self._stop_seconds):
-            is_ended = lane.is_aborted and lane.error is not None
+            is_ended = lane.is_given_up and lane.error is not None
             if is_to_blame and is_ended and self.keeper.holds(lane.lease):
                 name, seconds = self.sink.name, self._stop_seconds
                 lane.error = SinkUnavailable(f"the sink {name} did not answer within {seconds} s")
@@ -373,7 +373,7 @@ class Relay(Rounds):
 
     def _settle(self, connection: Connection, lane: Lane) -> int:
         """Handle what a thread has finished, on the connection of now."""
-        if lane.is_aborted and lane.error is not None:
+        if lane.is_given_up and lane.error is not None:
             lane.hand = None  # the relay has ended it, so it is no failure of the sink
             return 0
         return self._counted(lane.lease, lambda: lane.then(connection, lane))

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
 
-from ops.sinks.base import Channel, abort_of
-
-log = logging.getLogger(__name__)
-
 Work = Callable[[], None]
-
-#: How long a call of a sink may go on that was told to end.
-ABORT_SECONDS = 5.0
-#: So many threads of calls that do not end are replaced at a time.
-MOST_LEFT = 32
 
 _END_SECONDS = 1.0
 
@@ -70,11 +60,3 @@ class SideThreads:
     def _done(self) -> None:
         with self._lock:
             self._under_way -= 1
-
-
-def end_call(channel: Channel) -> None:
-    """Tell a channel to end what is under way: in a thread of its own, nobody waits for that."""
-    try:
-        abort_of(channel)()
-    except BaseException:
-        log.warning("a call of a sink could not be ended", exc_info=True)

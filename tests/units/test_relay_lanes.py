@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ops.relay import lanes as lanes_module
+from ops.relay import sink_calls
 from ops.relay.lanes import Lane, RelayLanes
 from ops.sinks.base import RelayBlock
 from penstock.records import Lease
@@ -49,14 +49,14 @@ def _sending(lanes: RelayLanes, first: int) -> Lane:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times that a test can wait for."""
-    monkeypatch.setattr(lanes_module, "ABORT_SECONDS", 0.05)
-    monkeypatch.setattr(lanes_module, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(sink_calls, "ABORT_SECONDS", 0.05)
+    monkeypatch.setattr(sink_calls, "_LOOK_SECONDS", 0.02)
 
 
 @proves("partitions are sent side by side")
 @pytest.mark.usefixtures("quick")
 def test_a_call_that_does_not_end_is_left_behind_and_counted() -> None:
-    """Guard: _leave in `finished`. The only thread of the relay is replaced."""
+    """Guard: _leave in `over`. The only thread of the relay is replaced."""
     sink, woken = Deaf(), threading.Event()
     lanes = RelayLanes(sink, 1)
     lanes.holds = lambda held: False
@@ -66,8 +66,8 @@ def test_a_call_that_does_not_end_is_left_behind_and_counted() -> None:
     while lanes.busy:
         assert woken.wait(10)
         woken.clear()
-        assert lanes.finished() == []
-    assert (lanes.left, lanes.of(HELD), lanes.is_full) == (1, None, False)
+        assert all(each.is_given_up for each in lanes.finished())
+    assert (lanes.left, lanes.of(HELD), lanes.free) == (1, None, 1)
     lanes.holds = lambda held: True
     again = _sending(lanes, 2)
     lanes.wait(10)
@@ -87,7 +87,7 @@ def test_a_call_that_does_not_end_is_left_behind_and_counted() -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_call_that_ends_after_all_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a relay stops for good after some of them.  Guard: _count_left(-1)."""
-    monkeypatch.setattr(lanes_module, "MOST_LEFT", 0)
+    monkeypatch.setattr(sink_calls, "MOST_LEFT", 0)
     sink, woken = Deaf(), threading.Event()
     lanes = RelayLanes(sink, 1)
     lanes.holds = lambda held: False
@@ -97,7 +97,7 @@ def test_a_call_that_ends_after_all_gives_its_place_back(monkeypatch: pytest.Mon
         assert woken.wait(10)
         woken.clear()
         lanes.finished()
-    assert (lanes.left, lanes.is_full) == (1, True)
+    assert (lanes.left, lanes.free) == (1, 0)
     sink.over.set()
     while lanes.left:
         assert woken.wait(10)
@@ -118,7 +118,7 @@ def test_a_machine_without_threads_ends_the_call_later(monkeypatch: pytest.Monke
     sink = Deaf()
     lanes = RelayLanes(sink, 1)
     lanes.holds = lambda held: False
-    lane = _sending(lanes, 1)
+    _sending(lanes, 1)
     assert sink.begun.wait(10)
     start, refused = threading.Thread.start, threading.Event()
 
@@ -130,8 +130,9 @@ def test_a_machine_without_threads_ends_the_call_later(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(threading.Thread, "start", starts)
     assert refused.wait(10)
+    (call,) = lanes._busy
     aborted = threading.Event()
-    while not lane.is_aborted:
+    while not call.is_given_up:
         aborted.wait(0.01)
     sink.over.set()
     lanes.close(1)

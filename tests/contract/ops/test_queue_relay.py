@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ops.relay import queue_sender
+from ops.relay import sink_calls
 from ops.relay.queue_options import QueueRelayOptions
 from ops.relay.queue_relay import QueueRelay
 from ops.relay.queue_status import RelayedEvent, relayed_events
@@ -289,7 +289,7 @@ def test_a_call_that_does_not_end_is_left_behind(
     db: ContractDatabase, own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It keeps neither its place among the threads nor its event."""
-    monkeypatch.setattr(queue_sender, "ABORT_SECONDS", 0.05)
+    monkeypatch.setattr(sink_calls, "ABORT_SECONDS", 0.05)
     over = threading.Event()
 
     def fails(event: Event, _: threading.Event) -> None:
@@ -301,7 +301,7 @@ def test_a_call_that_does_not_end_is_left_behind(
     done = relayed(db, sink, replace(QUICK, send_seconds=0.05, at_once=1))
     over.set()
     assert (done.events, done.left_behind) == (4, 1)
-    assert "has not ended" in events(own)[0].last_error
+    assert "does not end" in events(own)[0].last_error
 
 
 def _held_up(db: ContractDatabase, own: Any, *, extends: bool) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.relay import lanes, pace
+from ops.relay import pace, sink_calls
 from ops.relay.relay import Relay
 from ops.sinks.base import Channel, RelayBlock
 from ops.sinks.jsonl import JsonlSink
@@ -47,7 +47,7 @@ class BlackHole(InFront):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that does not end is left behind at once."""
-    monkeypatch.setattr(lanes, "ABORT_SECONDS", 0.05)
+    monkeypatch.setattr(sink_calls, "ABORT_SECONDS", 0.05)
 
 
 def _relay(db: ContractDatabase, sink: BlackHole) -> Relay:

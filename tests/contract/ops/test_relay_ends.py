@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ops.relay import lanes
-from ops.relay.lanes import RelayLanes
+from ops.relay import sink_calls
 from ops.relay.relay import Relay
+from ops.relay.sink_calls import SinkCalls
 from ops.relay.threads import SideThreads
 from ops.sinks.address import open_sink
 from ops.sinks.base import Channel, RelayBlock, SinkUnavailable
@@ -63,7 +63,7 @@ def _lost(db: ContractDatabase, sink: Hung, seconds: float = SECONDS) -> Relay:
 
 @proves("partitions are sent side by side")
 def test_a_call_ends_with_its_lease(db: ContractDatabase, tmp_path: Path) -> None:
-    """Guard: RelayLanes._look. What it would have done is no failure of the sink."""
+    """Guard: SinkCalls._look. What it would have done is no failure of the sink."""
     sink = Hung(tmp_path)
     relay = _lost(db, sink)
     assert (sink.aborted, relay.stats.failures, relay.stats.last_error) == (1, 0, "")
@@ -75,7 +75,7 @@ def test_without_that_it_would_go_on(
     db: ContractDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: nobody looks for lost leases."""
-    monkeypatch.setattr(RelayLanes, "_look", lambda *_: None)
+    monkeypatch.setattr(SinkCalls, "_look", lambda *_: None)
     with pytest.raises(AssertionError, match="its next lease is served"):
         _lost(db, Hung(tmp_path), 3)
 
@@ -115,8 +115,8 @@ def test_a_call_that_cannot_be_ended_is_left_behind(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Guard: RelayLanes._leave. The other partition is committed."""
-    monkeypatch.setattr(lanes, "ABORT_SECONDS", 0.2)
+    """Guard: SinkCalls._leave. The other partition is committed."""
+    monkeypatch.setattr(sink_calls, "ABORT_SECONDS", 0.2)
     own = db.connect()
     filled(own, partitions=2, events=4)
     sink = Hung(tmp_path, obeys=False)
