@@ -34,10 +34,10 @@ ADVICE = {
     "DatabaseUnavailable": "Start the database, or mend address and login; daemon and workers"
     " connect again by themselves.",
     "PermissionDenied": "Grant the right: penstock rights grant.",
-    "NotInRole": "Grant the role to the login: penstock rights print.",
+    "NotInRole": "Grant the role to the login: penstock rights grant LOGIN ROLE.",
     "NoDiskSpace": "Give the server more disk; nothing of the transaction was kept.",
     "TargetUnavailable": "Mount the disk or start the store; the next run goes on.",
-    "GatewayUnavailable": "Call again; give a publish its event id, and it cannot be done twice.",
+    "GatewayUnavailable": "Call again; with a dedup key a repeated publish makes no second event.",
     "WebhookUnavailable": "Nothing: the relay posts it again.",
     "CopyDamaged": "Let penstock backfill make the copy again.",
     "PayloadMisfit": "Ask for the schema that the payload has, or read bytes.",
