@@ -23,8 +23,11 @@ import pytest
 ABOUT_ENGINES = ("contract", "spark", "coordination", "duties")
 #: Of a folder of tests/contract that is about Python, no first test of a file.
 ABOUT_PYTHON = ("archive", "cli", "consumer", "gateway", "pages", "upkeep")
-#: Folders of tests/contract whose tests PostgreSQL and MySQL share.
-BY_TURNS = ("archive", "cli", "consumer", "gateway", "ops", "upkeep")
+#: Folders whose tests PostgreSQL and MySQL share.
+BY_TURNS = (
+    *("archive", "cli", "consumer", "gateway", "ops", "upkeep"),
+    *("coordination", "duties", "spark"),
+)
 #: Folders of tests/contract of which everything differs.
 FOLDERS = {"database": "drivers, settings, limits, kills, deadlocks and plans"}
 #: Who uses these is about locks, which are each server's own.

@@ -66,7 +66,7 @@ class Attack(Mixed):
             database.call(own, "set_retention", max_bytes=None, topic=TOPIC, **kept)
         world.tend = self.tend
         for number in range(2):
-            world.start("sequencer", f"s{number}")
+            world.start("sequencer", f"s{number}", *self.pace)
             world.start("janitor", f"j{number}", "--pause", "0.5", *options)
             self.consumer("exact", f"exact{number}", "--immune", "--batch=500")
             self.consumer("raw", f"raw{number}", "--batch=500")

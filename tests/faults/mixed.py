@@ -27,6 +27,9 @@ class Mixed:
         self.server = server
         self.seed = seed
         self.chance = random.Random(seed)
+        #: An option of publishers and the sequencer: a short run is as long as its faults take, and
+        #: at full speed it keeps all processors busy meanwhile.
+        self.pace: tuple[str, ...] = ()
         self.faults: dict[str, Callable[[], None]] = {
             "kill": self.kill,
             "failpoint": self.failpoint,
@@ -53,10 +56,11 @@ class Mixed:
     def start(self, consumers: int, poison: tuple[str, ...]) -> None:
         """The processes."""
         world = self.world
-        world.start("sequencer", "s1")
+        world.start("sequencer", "s1", *self.pace)
         for number in range(2):
             more = [f"--poison={each}" for each in poison]
-            world.start("publisher", f"p{number}", "--seed", str(self.chance.random())[2:9], *more)
+            drawn = ["--seed", str(self.chance.random())[2:9], *self.pace]
+            world.start("publisher", f"p{number}", *drawn, *more)
         for number in range(consumers):
             for subscription in ("exact", "least"):
                 options = [f"--skew={3600 * (-1) ** number}"]  # F19: nothing may depend on it

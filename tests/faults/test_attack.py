@@ -17,7 +17,7 @@ from tests.kit.proof import proves
 
 #: PENSTOCK_FAULT_EVENTS=100000 is a fifth of the run.
 EVENTS = int(os.environ.get("PENSTOCK_FAULT_EVENTS", "500000"))
-SMALL = 3_000
+SMALL = 1_000
 FAULTS = [
     "kill", "failpoint", "cut", "pause in the transaction", "commit unknown", "seek", "one way",
     "crash", "terminate", "pause", "slow", "hold up", "cancel", "end sessions",
@@ -41,6 +41,7 @@ def _attacked(engine: str, folder: Path, faults: list[str], events: int, *option
     ):
         world.subscriptions = ("exact", "raw")
         attack = Attack(world, server, SEED)
+        attack.pace = () if is_long else ("--pause=0.05",)
         begun = time.monotonic()
         attack.begin_attack(3 if is_long else 2, 30 if is_long else 0, *options)
         attack.attack(faults, events, again=is_long)

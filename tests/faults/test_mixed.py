@@ -57,6 +57,7 @@ def _run(engine: str, folder: Path, consumers: int, faults: list[str], *poison: 
         is_long = consumers > FEW_CONSUMERS
         workers = 2 if is_long else 1
         mixed = MixedQueues(world, server, SEED, workers=workers, shell=is_long)
+        mixed.pace = () if is_long else ("--pause=0.05",)
         mixed.begin(consumers, poison)
         mixed.play(faults)
         mixed.end()

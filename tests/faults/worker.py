@@ -173,7 +173,7 @@ def sequence_on(given: argparse.Namespace, recorder: Recorder, stop: threading.E
     """Sequence until told to stop, over lost connections."""
     while not stop.is_set():
         with contextlib.suppress(Exception), _open(given.url, autocommit=True) as connection:
-            while not stop.wait(0.01):
+            while not stop.wait(given.pause):
                 sequence_round(connection)
         stop.wait(random.uniform(0.05, 0.3))
 
