@@ -16,7 +16,7 @@ from tools.made import written
 ROOT = Path(__file__).resolve().parents[1]
 
 #: The most words that may be written, tables and code included.
-LIMIT = 125_000
+LIMIT = 87_500
 
 
 def count(pages: Mapping[str, str]) -> tuple[int, int]:
