@@ -138,11 +138,16 @@ def _is_shown(option: Any) -> bool:
 
 def _option(option: Any) -> tuple[str, str, str]:
     names = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
-    return (
-        names,
-        "required" if option.required else option_tables.default(option.default),
-        _prose(option.help),
-    )
+    preset = "required" if option.required else option_tables.default(option.default)
+    return names, preset, f"{_prose(option.help)}{_bounds(option)}"
+
+
+def _bounds(option: Any) -> str:
+    """The numbers that an option may be, behind its meaning."""
+    lowest, highest = getattr(option, "min", None), getattr(option, "max", None)
+    if highest is not None:
+        return f" ({lowest or 0:,} to {highest:,})"
+    return f" (from {lowest:,})" if lowest else ""
 
 
 def _prose(text: str | None) -> str:

@@ -224,7 +224,7 @@ def _row(outcome: DutyOutcome) -> dict[str, Any]:
 def release(
     topic: Topic,
     older_than_seconds: Annotated[float, typer.Option(min=0, help="Brought back so long ago.")] = 0,
-    max_epochs: Annotated[int, typer.Option(min=1, max=1_000)] = 100,
+    max_epochs: Annotated[int, typer.Option(min=1, max=1_000, help="The most log epochs.")] = 100,
     database: Database = None,
 ) -> None:
     """Take rehydrated log epochs away again that no subscription has to read."""

@@ -22,7 +22,7 @@ def events(
     partition: Annotated[int, typer.Argument(min=0)],
     *,
     begin: Annotated[int, typer.Option("--from", min=1, help="The first sequence.")] = 1,
-    max_events: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    max_events: Annotated[int, typer.Option(min=1, max=1000, help="The most events.")] = 100,
     database: Database = None,
     output: Output = Format.table,
 ) -> None:

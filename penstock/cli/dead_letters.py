@@ -50,7 +50,9 @@ def list_(
     type_: OfType = None,
     state: Annotated[str | None, typer.Option(help="dead, parked or redriven")] = None,
     before: Annotated[int | None, typer.Option(help="The next page: older than this id.")] = None,
-    max_rows: Annotated[int, typer.Option("--max", min=1, max=10_000)] = 100,
+    max_rows: Annotated[
+        int, typer.Option("--max", min=1, max=10_000, help="The most letters.")
+    ] = 100,
     output: Output = Format.table,
 ) -> None:
     """Show dead letters without their payloads, newest first."""
@@ -147,7 +149,9 @@ def move(
         str | None,
         typer.Option("--to", help="Publish them to this topic; else each goes back home."),
     ] = None,
-    max_events: Annotated[int, typer.Option("--max", min=1, max=1_000_000)] = 1_000,
+    max_events: Annotated[
+        int, typer.Option("--max", min=1, max=1_000_000, help="The most events.")
+    ] = 1_000,
     keep_deliveries: Keep = False,
     output: Output = Format.table,
 ) -> None:

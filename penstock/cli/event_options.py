@@ -16,7 +16,7 @@ Payload = Annotated[str | None, typer.Argument(help="Text, or - for standard inp
 PayloadFile = Annotated[Path | None, typer.Option(help="Take the payload from a file.")]
 Key = Annotated[str | None, typer.Option(help="Events of one key keep their order.")]
 Type = Annotated[str, typer.Option("--type", help="What kind of event it is.")]
-ContentType = Annotated[str, typer.Option()]
+ContentType = Annotated[str, typer.Option(help="Of the payload, as application/json.")]
 Headers = Annotated[
     list[str] | None, typer.Option(help="name=value, where value is JSON or else text; repeat.")
 ]

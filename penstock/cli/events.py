@@ -67,7 +67,7 @@ def publish(
     type_: Type = "",
     content_type: ContentType = "application/octet-stream",
     header: Headers = None,
-    event_id: Annotated[uuid.UUID | None, typer.Option()] = None,
+    event_id: Annotated[uuid.UUID | None, typer.Option(help="A UUID of yours.")] = None,
     partition: Partition = None,
     not_before: NotBefore = None,
     dedup_key: DedupKey = None,

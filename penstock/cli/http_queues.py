@@ -37,7 +37,7 @@ def create(name: Name) -> None:
 def receive(
     name: Name,
     *,
-    max_events: Annotated[int, typer.Option("--max", min=1, max=100)] = 1,
+    max_events: Annotated[int, typer.Option("--max", min=1, max=100, help="The most events.")] = 1,
     visibility: Annotated[
         float | None, typer.Option(help="Hidden from others for so many seconds.")
     ] = None,
@@ -111,7 +111,9 @@ def list_(
     type_: Annotated[str | None, typer.Option("--type", help="Only of this type.")] = None,
     state: Annotated[str | None, typer.Option(help="dead, parked or redriven")] = None,
     before: Annotated[int | None, typer.Option(help="The next page: older than this id.")] = None,
-    max_rows: Annotated[int, typer.Option("--max", min=1, max=1_000)] = 100,
+    max_rows: Annotated[
+        int, typer.Option("--max", min=1, max=1_000, help="The most letters.")
+    ] = 100,
     output: Output = Format.table,
 ) -> None:
     """Show dead letters without their payloads, newest first."""

@@ -153,7 +153,9 @@ def list_(output: Output = Format.table) -> None:
 
 @topics.command()
 def create(
-    topic: Topic, *, partitions: Annotated[int, typer.Option("--partitions", "-n")] = 1
+    topic: Topic,
+    *,
+    partitions: Annotated[int, typer.Option("--partitions", "-n", help="How many.")] = 1,
 ) -> None:
     """Create a topic, or leave it as it is."""
     with GatewayClient() as gateway:

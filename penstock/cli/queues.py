@@ -97,7 +97,9 @@ def pointers(name: Name, output: Output = Format.table) -> None:
 @app.command()
 def peek(
     name: Name,
-    max_events: Annotated[int, typer.Option("--max", min=1, max=1_000)] = 10,
+    max_events: Annotated[
+        int, typer.Option("--max", min=1, max=1_000, help="The most events.")
+    ] = 10,
     output: Output = Format.table,
 ) -> None:
     """Show the next events of a queue, and hand none out."""

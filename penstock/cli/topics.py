@@ -24,7 +24,7 @@ Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
 def create(
     topic: Topic,
     *,
-    partitions: Annotated[int, typer.Option("--partitions", "-n")] = 1,
+    partitions: Annotated[int, typer.Option("--partitions", "-n", help="How many.")] = 1,
     strategy: Annotated[
         str, typer.Option(help="crc32, round_robin, explicit or client:NAME")
     ] = "crc32",

@@ -35,7 +35,7 @@ def sequence(
     max_events: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="At most, in one pass.")
     ] = 10_000,
-    max_passes: Annotated[int, typer.Option(min=1)] = 1_000,
+    max_passes: Annotated[int, typer.Option(min=1, help="The most passes.")] = 1_000,
     output: Output = Format.table,
 ) -> None:
     """Give committed events their sequences, once; `penstock upkeep` does it all the time."""
