@@ -126,6 +126,10 @@ lock: $(READY) ## Re-make requirements.lock from pyproject.toml; UPGRADE=1 takes
 release: $(READY) ## Build the sdist and the wheel into dist/, and check them
 	@$(BIN)/python -m tools.release $(ARGS)
 
+.PHONY: figures
+figures: $(READY) ## Words, prose, lines, promises; sizes of the last release and images; time of the last whole test
+	@$(BIN)/python -m tools.figures
+
 .PHONY: clean
 clean: ## Stop what runs below .penstock and remove its data; ALL=1 removes the environment too
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tools.pulsar stop && $(BIN)/python -m tools.clean; fi

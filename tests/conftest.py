@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
     from pyspark.sql import SparkSession
 
-pytest_plugins = ["tests.brokers", "tests.kit.proof"]
+pytest_plugins = ["tests.brokers", "tests.kit.proof", "tests.kit.last_run"]
 
 _numbers = itertools.count(1)
 

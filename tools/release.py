@@ -13,6 +13,8 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
+from tools import figures
+
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "tools" / "release.lock"
 HOME = ROOT / ".penstock" / "release"
@@ -64,8 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ReleaseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for each in made:
-        print(f"{each.name}: {each.stat().st_size:,} bytes")
+    sizes = {each.name: each.stat().st_size for each in made}
+    for name, size in sizes.items():
+        print(f"{name}: {size:,} bytes")
+    figures.keep(
+        "release", **{"wheel" if n.endswith(".whl") else "sdist": s for n, s in sizes.items()}
+    )
     return 0
 
 

@@ -27,6 +27,7 @@ from tests.consumers.process import Daemon, until
 from tests.kit.proof import proves
 from tests.kit.tenants import tenants_of
 from tests.support import missing
+from tools import figures
 from tools.servers.buildah import Buildah
 from tools.servers.errors import ServerUnavailable
 
@@ -135,11 +136,13 @@ def done(program: Contained) -> str:
 
 @proves("the images")
 def test_their_sizes_and_their_user(images: Buildah) -> None:
+    found: dict[str, int] = {}
     for image in ("service", "platform"):
         pulled, unpacked = images.sizes(image)
-        print(f"{image}: {pulled:,} bytes as it is pulled, {unpacked:,} unpacked")  # noqa: T201
+        found |= {f"{image} pulled": pulled, f"{image} unpacked": unpacked}
         assert pulled < SERVICE_BYTES if image == "service" else unpacked < PLATFORM_BYTES
         assert images.configuration(image)["User"] == f"{USER}:{USER}"
+    figures.keep("images", **found)
 
 
 @proves("the images")
