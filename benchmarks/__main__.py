@@ -40,6 +40,7 @@ from benchmarks import (
     sequence,
     single,
     start,
+    versions,
 )
 from benchmarks.engines import ENGINES, OLDER, Opens
 from benchmarks.measure import Case, Figure, Gap, Settings, measure
@@ -80,6 +81,7 @@ GROUPS = {
     "held": Group(held.cases),
     "unvacuumed": Group(held.unvacuumed_cases, ["postgres"]),
     "retained": Group(retained.cases, ["postgres"]),
+    "versions": Group(versions.cases, ["postgres"]),
 }
 #: The groups of a short run.
 SHORT = ("publish", "single", "accounts", "start", "consume", "latency", "peers", "queue")

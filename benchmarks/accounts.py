@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,6 +18,7 @@ import psycopg
 from benchmarks.bench_database import BenchDatabase
 from benchmarks.events import messages
 from benchmarks.measure import Aim, Case, Settings
+from benchmarks.processor import session_seconds
 from penstock import accounts
 from penstock.accounts import MasterKeys
 from penstock.publishing.publish import publish
@@ -52,8 +52,7 @@ class Caller:
 
     def spent(self) -> float:
         """The processor time of the session's process on the server, in seconds."""
-        pid = self.connection.info.backend_pid
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+        return session_seconds(self.connection)
 
 
 def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:

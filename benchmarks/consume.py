@@ -112,7 +112,7 @@ class WithTuples(Consuming):
         """Read until nothing is left.  Returns how many events."""
         connection = self._bench.connection
         handled = 0
-        while rows := self._poll(member, list(leases.values())):
+        while rows := tuples_after(self._bench.connection, member, list(leases.values())):
             ends = {partition_id: sequence for partition_id, sequence, _ in rows}
             done = [(leases[each], sequence) for each, sequence in ends.items()]
             stream.commit(connection, member, done)
@@ -120,16 +120,6 @@ class WithTuples(Consuming):
             for lease, position in done:
                 leases[lease.partition_id] = replace(lease, position=position)
         return handled
-
-    def _poll(self, member: stream.Membership, held: list[Lease]) -> list[tuple[int, int, bytes]]:
-        ids, epochs, after = (
-            [getattr(each, name) for each in held]
-            for name in ("partition_id", "lease_epoch", "position")
-        )
-        binds = (member.subscription, member.consumer, ids, epochs, after, TUPLES)
-        connection = self._bench.connection
-        found: list[Any] = connection.execute(_TUPLES, binds, binary=True).fetchall()
-        return found
 
 
 class WithConsumer(Consuming):
@@ -162,6 +152,19 @@ class WithConsumer(Consuming):
         if consumer.stats.events != self._count:
             raise RuntimeError(f"handled {consumer.stats.events} of {self._count} events")
         return spent
+
+
+def tuples_after(
+    connection: Any, member: stream.Membership, held: list[Lease]
+) -> list[tuple[int, int, bytes]]:
+    """What comes after the positions of the leases, without a record of an event."""
+    ids, epochs, after = (
+        [getattr(each, name) for each in held]
+        for name in ("partition_id", "lease_epoch", "position")
+    )
+    binds = (member.subscription, member.consumer, ids, epochs, after, TUPLES)
+    found: list[Any] = connection.execute(_TUPLES, binds, binary=True).fetchall()
+    return found
 
 
 def join_all(connection: Any, subscription: str) -> tuple[stream.Membership, dict[int, Lease]]:

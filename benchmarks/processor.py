@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -19,3 +21,9 @@ def _seconds(process: psutil.Process) -> float:
         with suppress(psutil.NoSuchProcess):  # then its time is in its parent's
             own += _seconds(child)
     return own
+
+
+def session_seconds(connection: Any) -> float:
+    """The processor time of PostgreSQL's process for a session (Linux)."""
+    pid = connection.info.backend_pid
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import NoReturn
 
 import pytest
 
-from benchmarks import history
+from benchmarks import history, versions
 from benchmarks.__main__ import GROUPS, main, measured_on
 from benchmarks.bench import Bench
+from benchmarks.bench_database import BenchDatabase, bench_database
 from benchmarks.engines import ENGINES
 from benchmarks.measure import Aim, Case, Figure, Gap, Settings, figure, measure
 from benchmarks.peers.install import PeerMissing
@@ -25,6 +26,7 @@ from penstock.errors import PenstockError
 from tests import servers
 from tests.kit.log import wait_until
 from tests.support import missing
+from tools.servers.postgres_matrix import NEWEST
 
 #: On MySQL nothing is different from MariaDB.
 pytestmark = pytest.mark.long_on("mysql")
@@ -245,6 +247,28 @@ def test_the_peers_are_measured_where_they_can_be_had(bench: Bench) -> None:
     *by_clients, deadlocks = _measured(bench, "scale")
     assert all(each.value > 0 and each.ratio for each in by_clients)
     assert deadlocks.value == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bench", ["postgres"], indirect=True)
+def test_calls_are_measured_beside_the_newest_version(
+    bench: BenchDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Databases of one server stand for the versions."""
+
+    def opened(major: int) -> AbstractContextManager[BenchDatabase]:
+        return bench_database(bench.server, f"bench_{major}")
+
+    monkeypatch.setattr(versions, "_opened", opened)
+    monkeypatch.setattr(versions, "VERSIONS", {15: "", NEWEST: ""})
+    figures = {each.name: each for each in _measured(bench, "versions")}
+
+    calls = [name.removeprefix("version_15_") for name in figures if "_15_" in name]
+    assert list(figures) == [f"version_{one}_{call}" for one in ("15", "wheel") for call in calls]
+    assert {"publish", "pass_3", "poll_none", "tuples", "receive_1", "acknowledge_500"} < set(calls)
+    assert all(each.value > 0 and each.ratio for each in figures.values())
+    aims = {name for name, each in figures.items() if each.aim}
+    assert aims == {f"version_15_{call}" for call in calls} - {"version_15_insert"}
 
 
 def _missing(_: Bench) -> NoReturn:

@@ -1,7 +1,7 @@
 """Fetch, start and stop real servers: `python -m tools.servers mysql start --folder F`.
 
 The servers are mysql, mariadb, mariadb-10.11, etcd, redis, kafka, rabbitmq, elasticmq and
-postgres-14 to postgres-17; `all` and `matrix` stand for several of them, to be fetched.
+postgres-14 to postgres-18; `all` and `matrix` stand for several of them, to be fetched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Older PostgreSQL versions, from Maven, below ``.penstock/servers``.
 
 The newest one comes with the environment (:mod:`resources.embedded`). These are for the tests that
-show on which other versions Penstock works.
+show on which other versions Penstock works.  The newest one is here too, of the same builder, to be
+measured beside them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from tools.servers.errors import ServerUnavailable
 from tools.servers.maven import copy_jars
 
 POM = Path(__file__).resolve().parent / "pom.xml"
-VERSIONS = {14: "14.24.0", 15: "15.19.0", 16: "16.15.0", 17: "17.11.0"}
+VERSIONS = {14: "14.24.0", 15: "15.19.0", 16: "16.15.0", 17: "17.11.0", 18: "18.6.0"}
+NEWEST = max(VERSIONS)
 PLATFORMS = {"x86_64": "linux-amd64", "aarch64": "linux-arm64v8"}
 STAMP = ".unpacked"
 
