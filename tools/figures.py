@@ -10,16 +10,13 @@ from __future__ import annotations
 import json
 import time
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tools import prose, words
-from tools.check_house import tracked
+from tools import lines_of_tests, prose, words
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / ".penstock" / "figures"
-CODE = ("penstock", "ops", "consumers", "resources", "dagster_project", "sql")
 
 
 def keep(name: str, **figures: Any) -> None:
@@ -40,16 +37,6 @@ def kept(name: str, command: str) -> str:
     return f"{', '.join(told)} ({at})"
 
 
-def lines(folders: Iterable[str]) -> int:
-    """The lines of the Python and SQL files in these folders."""
-    found = set(folders)
-    return sum(
-        len(path.read_bytes().splitlines())
-        for path in tracked(ROOT)
-        if path.suffix in {".py", ".sql"} and path.relative_to(ROOT).parts[0] in found
-    )
-
-
 def promises() -> str:
     """How many there are, by the groups of their table."""
     table = tomllib.loads((ROOT / "tests" / "promises.toml").read_text("utf-8"))
@@ -60,8 +47,7 @@ def main() -> int:
     """Print them."""
     words.main()
     prose.main([])
-    code, tests = lines(CODE), lines(["tests"])
-    print(f"lines: {code:,} of code, {tests:,} of tests ({tests / code:.2f} for each of code)")
+    print(*lines_of_tests.told(lines_of_tests.lines()), sep="\n")
     print(f"promises: {promises()}")
     print(f"last `make test`: {kept('test', 'make test')}")
     print(f"last `make test-long`: {kept('test-long', 'make test-long')}")
