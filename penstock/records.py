@@ -18,27 +18,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One event to publish.
-
-    Without ``partition`` the key chooses it; without a key the topic's partitions take turns.
-    Without ``event_id`` the publisher makes one.  ``not_before``, a time with its zone, delays the
-    event until then.  While the log remembers a ``dedup_key``, it accepts no other event of the
-    topic with the same one.  ``exchange``, ``routing_key`` and ``max_attempts`` are for relays and
-    travel in the headers.
-    """
+    """One event to publish: the table of docs/reference/publishing.md is made of the comments."""
 
     topic: str
     payload: bytes | bytearray | memoryview
+    #: Events of one key go to one partition and keep their order.  At most 255 characters.  Without
+    #: a key the partitions take turns.
     key: str | None = field(default=None, kw_only=True)
+    #: A name for the kind of event, at most 255 characters.  Consumers can filter by it.
     type: str = field(default="", kw_only=True)
+    #: With `application/json` or `text/...` relays and files show the payload as text.
     content_type: str = field(default="application/octet-stream", kw_only=True)
+    #: A dictionary with text keys, at most 65,536 bytes as JSON.
     headers: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    #: Your own id of the event.  Without one the publisher makes a UUID.
     event_id: uuid.UUID | None = field(default=None, kw_only=True)
+    #: For topics whose publishers choose the partition.
     partition: int | None = field(default=None, kw_only=True)
+    #: The event gets its sequence at this time, with a zone, or later: at most 30 days ahead.
     not_before: datetime | None = field(default=None, kw_only=True)
+    #: While the log remembers this key, an hour at least, the topic takes no other event with it.
     dedup_key: str | None = field(default=None, kw_only=True)
+    #: For relays to a broker that knows these words: they travel in headers.
     exchange: str | None = field(default=None, kw_only=True)
     routing_key: str | None = field(default=None, kw_only=True)
+    #: For relays: how often this event is tried, 1 to 1,000.
     max_attempts: int | None = field(default=None, kw_only=True)
 
 

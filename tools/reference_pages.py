@@ -30,6 +30,7 @@ from penstock.consumer.handlers.options import ConsumerOptions
 from penstock.consumer.queue.options import QueueOptions
 from penstock.driver_errors import HINTS
 from penstock.errors import PenstockError, UsageError
+from penstock.records import Message
 from penstock.upkeep.metrics import METRICS, PREFIX
 from tools import made, option_tables
 from tools.error_advice import ADVICE
@@ -252,6 +253,11 @@ def queue(page: str) -> str:
     return made.fill(page, {"options": option_tables.of_record(QueueOptions)})
 
 
+def publishing(page: str) -> str:
+    """The page of publishing with the table of an event's options."""
+    return made.fill(page, {"options": option_tables.of_record(Message)})
+
+
 def daemon(page: str) -> str:
     """The page of the daemon with the table of its options."""
     return made.fill(page, {"options": option_tables.of_program(OPTIONS)})
@@ -309,6 +315,7 @@ def _kind(value: Any) -> str:
 
 
 PAGES = (
+    made.Page("docs/reference/publishing.md", publishing),
     made.Page("docs/reference/consumers.md", consumers),
     made.Page("docs/reference/queue.md", queue),
     made.Page("docs/reference/policies.md", policies),
