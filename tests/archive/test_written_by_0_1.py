@@ -1,6 +1,6 @@
 """An archive that 0.1 wrote: files that never change, which every later version reads.
 
-Spark wrote it, once.  ``told.json`` is what the database said at that time, of copies and of events.
+Spark wrote it, once.  ``told.json`` is what the database said then, of copies and of events.
 """
 
 from __future__ import annotations
