@@ -7,7 +7,7 @@ import pytest
 from penstock import log
 from penstock.errors import BelowLowSequence, InvalidArgument, InvalidPartition, TopicNotFound
 from tests.guards import without_guard
-from tests.kit.log import TOPIC, Connection, drain, open_transaction, put, read, texts, topic
+from tests.kit.log import TOPIC, Connection, drain, open_transaction, put, read, topic
 from tests.kit.storage import many, move_low
 
 
@@ -30,16 +30,6 @@ def test_sequences_at_the_edges_of_chunks_and_passes(
     assert log.fetch(connection, TOPIC, 0, events + 1) == []
     assert log.fetch(connection, TOPIC, 0, 10**18, 100_000) == []
     assert log.gaps(connection, TOPIC) == []
-
-
-def test_many_small_chunks_and_one_long_fetch(connection: Connection) -> None:
-    """Guard: a fetch walks over as many chunks as it needs."""
-    topic(connection)
-    for number in range(30):
-        put(connection, str(number))
-        drain(connection)
-    assert texts(connection) == [str(number) for number in range(30)]
-    assert len(log.fetch(connection, TOPIC, 0, 7, 12)) == 12
 
 
 def test_partitions_are_numbered_each_for_itself(connection: Connection) -> None:

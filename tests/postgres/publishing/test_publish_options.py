@@ -256,6 +256,29 @@ def test_without_its_checks_the_short_way_lets_through(connection: Connection) -
     assert len(column(connection, "id")) == 1
 
 
+#: Of two events the second is wrong.
+_BATCH = (
+    "SELECT penstock.publish_batch(ARRAY[%s, 'no/topic'], ARRAY['a', 'b']::bytea[],"
+    " NULL, NULL, NULL, NULL, NULL, NULL)"
+)
+
+
+def test_a_refused_batch_publishes_nothing(connection: Connection) -> None:
+    """Guard: publish_batch counts what was right; event_problem is asked for every event."""
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute(_BATCH, (TOPIC,))
+    assert caught.value.sqlstate == "PS002"
+    assert column(connection, "id") == []
+
+
+def test_without_the_check_half_a_batch_is_written(connection: Connection) -> None:
+    """Mutant: publish_batch does not ask whether all of its events were right."""
+    complete = "published + cardinality(duplicates) < cardinality(publish_batch.topics)"
+    without_guard(connection, "publish_batch", complete, "false")
+    connection.execute(_BATCH, (TOPIC,))
+    assert len(column(connection, "id")) == 1
+
+
 def test_arrays_of_other_lengths_are_refused(connection: Connection) -> None:
     """Guard: publish_batch compares their lengths with the topics'."""
     call = "SELECT penstock.publish_batch({}, {}, {}, NULL, NULL, NULL, NULL, NULL)"

@@ -40,19 +40,6 @@ def test_a_topic_goes_with_its_events(connection: Connection) -> None:
     assert penstock.list_topics(connection) == []
 
 
-def test_a_topic_of_the_same_name_begins_anew(connection: Connection) -> None:
-    topic(connection)
-    put(connection, "old")
-    drain(connection)
-    penstock.delete_topic(connection, TOPIC)
-    topic(connection)
-    put(connection, "new")
-    drain(connection)
-    assert [(event.sequence, event.payload) for event in log.fetch(connection, TOPIC, 0, 1)] == [
-        (1, b"new")
-    ]
-
-
 def test_a_publisher_is_open_across_a_deletion(connection: Connection, database_url: str) -> None:
     """Nothing waits; what the publisher still commits is discarded, and counted."""
     topic(connection)
