@@ -1,4 +1,4 @@
-"""Where relays write: `jsonl` files and Apache Pulsar, by the interface of `base`."""
+"""Where relays write: brokers, queues, webhooks and files, by the interface of `base`."""
 
 from __future__ import annotations
 
