@@ -10,15 +10,14 @@ import sys
 import uuid
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from penstock.records import EVENT_FIELDS, Event
+
+if TYPE_CHECKING:  # Rich is loaded for a table only: it takes longer than most commands
+    from rich.table import Table
 
 #: Blanks between two columns, and the least width before each field gets a line.
 _GAP = 2
@@ -107,6 +106,8 @@ def _show_table(rows: list[dict[str, Any]]) -> None:
     cells = [[_as_text(row.get(name)) for name in names] for row in rows]
     titles = [name.replace("_", " ") for name in names]
     widths = [max(map(_width, column)) for column in zip(titles, *cells, strict=True)]
+    from rich.console import Console
+
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
         # Not a terminal: no line is too long, so each row is one line.
@@ -122,6 +123,9 @@ def _show_table(rows: list[dict[str, Any]]) -> None:
 
 
 def _table(titles: list[str], cells: list[list[str]], least: list[int]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False)
     for title, width in zip(titles, least, strict=True):
         table.add_column(title, overflow="fold", min_width=width)
@@ -132,6 +136,9 @@ def _table(titles: list[str], cells: list[list[str]], least: list[int]) -> Table
 
 def _fields(titles: list[str], row: list[str]) -> Table:
     """One row, a line for each field."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(overflow="fold", style="bold")
     table.add_column(overflow="fold")
@@ -141,6 +148,8 @@ def _fields(titles: list[str], row: list[str]) -> Table:
 
 
 def _width(text: str) -> int:
+    from rich.cells import cell_len
+
     return max(map(cell_len, text.splitlines()), default=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,13 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command of the wheel, or else one of the platform.  It is loaded now."""
+        try:
+            return self._loaded(ctx, cmd_name)
+        finally:
+            gc.freeze()  # `app` has held the collector off: what is there now stays to the end
+            gc.enable()
+
+    def _loaded(self, ctx: Any, cmd_name: str) -> Any:
         if ctx.params.get("gateway") or over_http.is_meant():
             return over_http.load(cmd_name)
         if cmd_name in OWN:

@@ -35,6 +35,7 @@ STARTS: Mapping[str, tuple[str, set[str]]] = {
     "page": (command("--help"), set()),
     "version": (command("--version"), {"typer"}),
     "command": (command("publish", "--help"), {"typer", "rich"}),
+    "a line": ("from penstock.cli import commands; commands.load('publish')", {"typer"}),
 }
 
 
@@ -52,6 +53,28 @@ def loaded(program: str) -> set[str]:
 def test_a_process_loads_nothing_heavy_that_it_does_not_need(start: str) -> None:
     program, needed = STARTS[start]
     assert loaded(program) <= needed
+
+
+_COLLECTED = """
+import atexit, gc
+from penstock.cli import events, main
+
+def began(*given):
+    print(gc.isenabled(), end=" ")
+    raise SystemExit(0)
+
+events.payload_of = began
+events = None
+atexit.register(lambda: print(gc.isenabled(), len(gc.get_objects()) < gc.get_freeze_count()))
+main.app(["publish", "shop/orders", "x"])
+"""
+
+
+def test_garbage_is_looked_for_by_a_command_and_not_in_what_was_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _COLLECTED], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["True", "True", "True"]
 
 
 def test_what_is_loaded_is_seen() -> None:
