@@ -14,7 +14,7 @@ OF_LOGINS = {
     "postgres": {
         *("passes_walls", "has_right", "acting_account", "principal"),
         *("own_gateway_problem", "refuse_act_as", "check_gateway"),
-        "publish",  # its plain case is not a gateway's
+        *("publish", "publish_columns", "no_walls"),  # their plain case is not a gateway's
         "require_publisher",  # whether the login may call publish at all
     },
     "mysql": {

@@ -17,6 +17,11 @@ from penstock.topics import names
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 TOPIC = "tests/log"
+#: The log as another cluster has left it: the server that wrote the last tick is not this one.
+ANOTHER_CLUSTER = (
+    "WITH written AS (UPDATE penstock.ticks SET server_started = NULL)"
+    " UPDATE penstock.eras SET system_identifier = 1"
+)
 
 
 def topic(connection: Connection, partitions: int = 1, name: str = TOPIC) -> str:

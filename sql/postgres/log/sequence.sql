@@ -15,9 +15,12 @@ DECLARE
     issued bigint;
     settled_id bigint;
     newest bigint;
+    newest_chunk bigint;
+    boundary_id bigint;
     last_horizon xid8;
-    has_late boolean;
+    late xid8;
     begun boolean;
+    few integer := LEAST(max_events, 1000);
     is_done boolean := false;
     now_due bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 BEGIN
@@ -50,32 +53,39 @@ BEGIN
     IF begun THEN
         last_horizon := tick.horizon;
         tick := next_tick(tick, issued);
-        -- Read after the target: no event in the target has a higher id, unless the sequence was set back. For new
-        -- events append_few notices that; with late ones it walks to the end.
-        SELECT s.last_value, EXISTS (
-            SELECT FROM pg_snapshot_xip(tick.base) AS x (tx)
-            WHERE pg_visible_in_snapshot(x.tx, tick.target) AND x.tx <> last_horizon)
-        INTO newest, has_late
-        FROM events_id AS s;
-        -- Below 0, the sequence was set back.
-        IF tick.last_id > 0 AND newest - tick.last_id BETWEEN 0 AND LEAST(max_events, 1000) - 1 THEN
-            SELECT f.*, GREATEST(tick.due, now_due) AS due, false AS due_left,
-                   CASE WHEN now_due < tick.due THEN tick.due_id ELSE 9223372036854775807 END AS due_id
-            INTO pass
-            FROM append_few(tick.base, tick.target, last_horizon, tick.last_id,
-                            CASE WHEN has_late THEN 9223372036854775807 ELSE newest END,
-                            tick.due, tick.due_id, now_due) AS f;
-            is_done := pass.done;
-        END IF;
-        -- The walk along the primary key pays off only over a backlog.
-        IF newest - tick.last_id <= max_events
-            OR tick.last_id > 0 AND has_lower_ids(tick.base, tick.target, last_horizon, tick.last_id) THEN
-            tick.last_id := 0;
-        END IF;
+    END IF;
+    -- Read after the target: no event in the target has a higher id, unless the counter was set back; the same holds of
+    -- the chunks and what the last pass knew.
+    SELECT e.last_value, GREATEST(c.last_value, tick.chunk_id), (
+               SELECT x.tx FROM pg_snapshot_xip(tick.base) AS x (tx)
+               WHERE pg_visible_in_snapshot(x.tx, tick.target) AND x.tx <> last_horizon
+               ORDER BY x.tx
+               LIMIT 1), (
+               SELECT a.boundary_id FROM eras AS a ORDER BY a.era DESC LIMIT 1)
+    INTO newest, newest_chunk, late, boundary_id
+    FROM events_id AS e, chunks_id AS c;
+    -- What is new is told by transactions. Ids only tell whether it is much: below 0, the counter was set back.
+    IF begun AND newest - settled_id BETWEEN 0 AND few - 1
+       AND COALESCE(pg_snapshot_xmax(tick.base)::text::bigint - late::text::bigint, 0) < 1000 THEN
+        SELECT f.*, GREATEST(tick.due, now_due) AS due, false AS due_left,
+               CASE WHEN now_due < tick.due THEN tick.due_id ELSE 9223372036854775807 END AS due_id
+        INTO pass
+        FROM append_few(tick.base, tick.target, last_horizon, late, settled_id, boundary_id, few, newest_chunk,
+                        tick.due, tick.due_id, now_due) AS f;
+        is_done := pass.done;
     END IF;
     IF NOT is_done THEN
+        IF begun THEN
+            tick.last_id := tick_start(tick.base, tick.target, last_horizon);
+            -- The walk along the primary key pays off only over a backlog.
+            IF newest - tick.last_id <= max_events
+                OR tick.last_id > 0 AND has_lower_ids(tick.base, tick.target, last_horizon, tick.last_id) THEN
+                tick.last_id := 0;
+            END IF;
+        END IF;
         SELECT * INTO pass
-        FROM append_chunks(tick, tick.base::text::pg_snapshot, tick.target::text::pg_snapshot, max_events, now_due);
+        FROM append_chunks(tick, tick.base::text::pg_snapshot, tick.target::text::pg_snapshot, max_events,
+                           newest_chunk, now_due);
     END IF;
     IF pass.seen = 0 AND pass.sequenced = 0 AND begun AND tick.highest_id = settled_id
         AND (issued IS NULL OR NOT nothing_open(tick)) THEN

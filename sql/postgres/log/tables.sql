@@ -62,6 +62,8 @@ CREATE TABLE ticks (
     -- The newest id of a chunk that was given out before the pass, so that the next one sees that the counter was set
     -- back.
     chunk_id bigint NOT NULL DEFAULT 0,
+    -- When the server that wrote this row was started. One that still runs is of the same cluster and timeline.
+    server_started timestamptz DEFAULT pg_postmaster_start_time(),
     PRIMARY KEY (id)
 ) PARTITION BY RANGE (id);
 

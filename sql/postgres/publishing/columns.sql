@@ -19,8 +19,12 @@ DECLARE
     published bigint;
 BEGIN
     SELECT t.id << 16, t.partitions, t.max_payload_bytes INTO base, parts, most_bytes
-    FROM publishable_topics(ARRAY[publish_columns.topic]) AS t
-    WHERE t.strategy = 'crc32' AND t.max_unsequenced_events IS NULL AND t.max_unsequenced_bytes IS NULL;
+    FROM topics AS t
+    WHERE t.address = publish_columns.topic AND t.strategy = 'crc32' AND (
+          NOT t.restricted AND COALESCE(current_setting('penstock.acting', true), '') = ''
+          AND NOT EXISTS (SELECT FROM installed_gateways AS g WHERE g.login = session_user)
+          OR has_right(t.namespace_id, 'publish'))
+      AND t.max_unsequenced_events IS NULL AND t.max_unsequenced_bytes IS NULL;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;

@@ -14,6 +14,11 @@ from tests.kit.proof import proves
 BY_HIGHEST_ID = {
     "postgres": [
         (
+            "append_few",
+            "e.tx < pg_snapshot_xmax(append_few.target)",
+            "e.id > append_few.after_id",
+        ),
+        (
             "fresh_events",
             "e.tx >= pg_snapshot_xmax(fresh_events.base)",
             "e.id > (SELECT COALESCE(max(c.last_id), 0) FROM chunks AS c)",

@@ -26,7 +26,6 @@ from tests.kit.queue import acknowledge, filled, more, receive
 #: Who reads a counter without its lock, and why it may be too high there.
 MAY_BE_HIGH = {
     "sequence": "an upper bound; only the pass itself takes numbers of chunks",
-    "newest_chunk": "an upper bound, and only the pass itself takes numbers of chunks",
     "turn_queue": "queue_turns_id: only the dealer takes one",
     "is_other_era": "a counter that was set back is noticed by the next pass",
     "record_block": "a counter that was set back is noticed by the next block",

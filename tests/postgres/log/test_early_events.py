@@ -19,6 +19,7 @@ import pytest
 from penstock import log
 from tests.guards import without_guard
 from tests.kit.log import (
+    ANOTHER_CLUSTER,
     TOPIC,
     Connection,
     backend_pid,
@@ -168,11 +169,17 @@ def _behind_a_trimmed_index(connection: Connection, _: str) -> list[str]:
 
 
 _OWN = "AND is_own_number(e.tx, e.xmin)"
+#: The walk between two ids that every outbox begins with.
+_BY_ID = (
+    "append_few",
+    "e.tx < pg_snapshot_xmax(append_few.target)",
+    "e.tx < pg_snapshot_xmax(append_few.target) AND e.id > append_few.after_id",
+)
 #: A way of the counter, and the guard without which events are lost.
 WAYS = {
     "overtaken": (
         lambda connection, _: _overtaken(connection, None),
-        ("append_few", f"append_few.target) {_OWN}", "append_few.target) AND false"),
+        _BY_ID,
     ),
     "overtaken, in passes": (
         lambda connection, _: _overtaken(connection, None, 2),
@@ -192,11 +199,11 @@ WAYS = {
     ),
     "between": (
         _between,
-        ("append_few", f"append_few.target) {_OWN}", "append_few.target) AND false"),
+        (*_BY_ID[:2], f"{_BY_ID[1]} AND e.id <= (SELECT s.last_value FROM events_id AS s)"),
     ),
     "below a late one": (
         _below_a_late_one,
-        ("sequence", "CASE WHEN has_late THEN 9223372036854775807 ELSE newest END", "newest"),
+        ("append_few", ", append_few.late)", ")"),
     ),
     "below the boundary": (
         _below_the_boundary,
@@ -204,7 +211,7 @@ WAYS = {
     ),
     "of the sequencer": (
         _of_the_sequencer,
-        ("append_few", f"append_few.target) {_OWN}", "append_few.target) AND false"),
+        _BY_ID,
     ),
     "while a repair is under way": (
         _while_a_repair_is_under_way,
@@ -293,7 +300,7 @@ def test_in_another_cluster_they_are_found_by_who_wrote_them(
 def test_a_physical_copy_compares_nothing(connection: Connection) -> None:
     """Guard: open_era; a new identity, the same rows: what is trimmed does not come again."""
     _gap(connection)
-    connection.execute("UPDATE penstock.eras SET system_identifier = 1")
+    connection.execute(ANOTHER_CLUSTER)
     drain(connection)
     assert value(connection, "SELECT early_tx FROM penstock.eras WHERE era = 2") is None
     assert texts(connection) == OLD

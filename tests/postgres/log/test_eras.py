@@ -15,7 +15,16 @@ import pytest
 from penstock import log
 from penstock.publishing.publish import publish
 from tests.guards import without_guard
-from tests.kit.log import Connection, drain, open_transaction, put, texts, topic, value
+from tests.kit.log import (
+    ANOTHER_CLUSTER,
+    Connection,
+    drain,
+    open_transaction,
+    put,
+    texts,
+    topic,
+    value,
+)
 from tests.kit.proof import proves
 
 _MOVED = (
@@ -38,7 +47,7 @@ def _restored(connection: Connection, by: int) -> None:
             {"by": by},
         )
         connection.execute(
-            "UPDATE penstock.eras SET system_identifier = 1,"
+            f"{ANOTHER_CLUSTER},"
             " settled = ((settled::text::bigint + %(by)s)::text)::xid8,"
             f" base = {_MOVED.format('base')}".encode(),
             {"by": by},
@@ -105,6 +114,10 @@ def _next_number(connection: Connection) -> int:
     return int(value(connection, "SELECT pg_current_xact_id()::text")) + 1
 
 
+#: A tick with an event from before the era is not left to append_chunks.
+_NO_BOUNDARY = ("append_few", "COALESCE(min(f.id) > append_few.boundary_id, true)", "true")
+
+
 @proves("S2, S6, few", guard="the boundary of the era")
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_a_late_one_of_before_the_era_is_not_walked_to(
@@ -118,7 +131,7 @@ def test_a_late_one_of_before_the_era_is_not_walked_to(
         put(straddling, "first")
         put(connection, "old")
         drain(connection)
-        connection.execute("UPDATE penstock.eras SET system_identifier = 1")
+        connection.execute(ANOTHER_CLUSTER)
         for text in ("new", "newer"):  # the first tick repairs
             put(connection, text)
             drain(connection)
@@ -131,9 +144,10 @@ def test_a_late_one_of_before_the_era_is_not_walked_to(
             without_guard(
                 connection,
                 "append_few",
-                "append_few.after_id >= (SELECT a.boundary_id FROM current_era() AS a)",
+                "(e.id > append_few.boundary_id OR is_own_number(e.tx, e.xmin))",
                 "true",
             )
+            without_guard(connection, *_NO_BOUNDARY)
         while _next_number(connection) <= number:
             pass
         put(connection, "newest")
@@ -155,6 +169,26 @@ def test_without_an_era_the_events_are_lost(connection: Connection, database_url
     with pytest.raises((AssertionError, psycopg.Error)):
         drain(connection)
         assert "new" in texts(connection)
+
+
+def test_a_server_is_asked_who_it_is_after_a_start(connection: Connection) -> None:
+    """Guard: server_started; a running server has one cluster and one timeline."""
+    topic(connection)
+    put(connection, "first")
+    drain(connection)
+    identity = "i.system_identifier <> a.system_identifier"
+    without_guard(
+        connection,
+        "is_other_era",
+        identity,
+        f"1 / (i.system_identifier - a.system_identifier) = 1 OR {identity}",
+    )
+    put(connection, "second")
+    drain(connection)
+    connection.execute("UPDATE penstock.ticks SET server_started = server_started - interval '1 s'")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        log.sequence(connection)
+    assert texts(connection) == ["first", "second"]
 
 
 def test_in_the_same_cluster_no_era_opens(connection: Connection) -> None:
@@ -294,7 +328,7 @@ def test_a_delayed_event_is_put_off_once(connection: Connection, database_url: s
     with open_transaction(database_url) as late:
         put(connection, "first")
         publish(late, "tests/log", b"later", not_before=datetime.now(UTC) + timedelta(hours=1))
-        connection.execute("UPDATE penstock.eras SET system_identifier = 1")
+        connection.execute(ANOTHER_CLUSTER)
         log.sequence(connection, 1)
         late.commit()
     for number in range(3):

@@ -112,6 +112,24 @@ def test_whether_a_tick_has_lower_ids_is_told_by_the_index_on_tx(
     assert _touched(plan) <= 3 * WAITING
 
 
+@proves("S2 over a counter that jumps", how="by a pass over few")
+@pytest.mark.parametrize("analysed", [False, True])
+def test_a_pass_over_few_reads_by_the_index_on_tx(long_log: Connection, analysed: bool) -> None:
+    """Guard: no condition that the primary key could serve; the look is not at the whole log."""
+    newest = value(long_log, "SELECT max(id) FROM penstock.events")
+    given = _snapshots(long_log) | {
+        "last_horizon": "1000000", "late": None, "after_id": newest, "boundary_id": 0,
+        "max_events": 1000, "newest_chunk": 1_000_000, "due": 0, "due_id": 0, "now_due": 0,
+    }  # fmt: skip
+    del given["last_id"]
+    with long_log.transaction(force_rollback=True):
+        if analysed:
+            long_log.execute("ANALYZE penstock.events")
+        plan = plan_of(long_log, "append_few", **given)
+    used = [name for name in _indexes(plan) if name.startswith("events")]
+    assert used and all(name.endswith("_tx_idx") for name in used), used
+
+
 def test_with_a_condition_on_the_bare_id_it_walks_the_primary_key(long_log: Connection) -> None:
     """Mutant: `e.id > last_id`, as it stood at first; every tick read the whole table."""
     with long_log.transaction(force_rollback=True):
@@ -151,6 +169,7 @@ def test_the_head_of_a_partition_is_looked_up_once(long_log: Connection) -> None
         " CROSS JOIN LATERAL penstock.next_tick(t, NULL) AS n ORDER BY t.id DESC LIMIT 1"
     ).fetchall()[0]
     given = {"tick": tick, "base": base, "target": target, "max_events": 1000, "now_due": 0}
+    given["newest_chunk"] = value(long_log, "SELECT max(chunk_id) FROM penstock.chunks")
     chunks = [
         each
         for each in nodes(plan_of(long_log, "append_chunks", **given))

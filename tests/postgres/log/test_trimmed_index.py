@@ -11,7 +11,17 @@ import pytest
 from ops.retention.clean import drop_slices
 from penstock import log
 from tests.guards import without_guard
-from tests.kit.log import TOPIC, Connection, drain, open_transaction, put, texts, topic, value
+from tests.kit.log import (
+    ANOTHER_CLUSTER,
+    TOPIC,
+    Connection,
+    drain,
+    open_transaction,
+    put,
+    texts,
+    topic,
+    value,
+)
 from tests.kit.proof import proves
 from tests.kit.storage import move_low, next_slice
 from tests.postgres.log.test_counters import _set_back
@@ -79,7 +89,7 @@ def _trimmed_straddler(connection: Connection, url: str) -> None:
     drain(connection)
     with open_transaction(url) as straddling:
         put(straddling, "straddling")
-        connection.execute("UPDATE penstock.eras SET system_identifier = 1")
+        connection.execute(ANOTHER_CLUSTER)
         drain(connection)
         straddling.commit()
     drain(connection)
@@ -304,7 +314,7 @@ def _trimmed_during_a_repair(connection: Connection, url: str) -> None:
         put(connection, "before it")
         put(straddling, "straddling")
         put(connection, "after it")
-        connection.execute("UPDATE penstock.eras SET system_identifier = 1")
+        connection.execute(ANOTHER_CLUSTER)
         log.sequence(connection, 1)
         straddling.commit()
     log.sequence(connection, 1)
@@ -330,10 +340,17 @@ def test_nothing_is_trimmed_while_a_repair_looks_into_the_index(
 
 
 @proves("S21 of a trimmed index", guard="merge_chunks waits")
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        ("merge_chunks", "IF repair_is_under_way() THEN", "IF false THEN"),
+        ("append_few", "COALESCE(min(f.id) > append_few.boundary_id, true)", "true"),
+    ],
+)
 def test_without_that_what_was_trimmed_comes_again(
-    connection: Connection, database_url: str
+    connection: Connection, database_url: str, mutant: tuple[str, str, str]
 ) -> None:
-    """Mutant: the index is cleaned meanwhile."""
-    without_guard(connection, "merge_chunks", "IF repair_is_under_way() THEN", "IF false THEN")
+    """Mutants: the index is cleaned meanwhile; a pass over few takes what a repair has placed."""
+    without_guard(connection, *mutant)
     with pytest.raises(AssertionError):
         _trimmed_during_a_repair(connection, database_url)

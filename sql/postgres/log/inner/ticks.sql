@@ -163,8 +163,6 @@ $$;
 -- was handed out before the caller's transaction had a number; NULL when that is not known.
 CREATE OR REPLACE FUNCTION next_tick(tick ticks, issued bigint) RETURNS ticks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-DECLARE
-    last_horizon xid8 := tick.horizon;
 BEGIN
     IF issued IS NOT NULL THEN
         tick.highest_id := issued;
@@ -172,7 +170,7 @@ BEGIN
     END IF;
     tick.base := CASE WHEN tick.repair THEN (current_era()).base ELSE tick.target END;
     tick.target := committed_snapshot();
-    tick.last_id := tick_start(tick.base, tick.target, last_horizon);
+    tick.last_id := 0;
     tick.repair := false;
     tick.repair_era := 0;
     tick.repaired_id := 0;

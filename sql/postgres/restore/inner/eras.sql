@@ -77,17 +77,6 @@ BEGIN
 END
 $$;
 
--- name: newest_chunk
--- No chunk of the index of the log has a higher number. The counter alone would not tell if it was set back a moment
--- ago; then sequences would be given twice.
-CREATE OR REPLACE FUNCTION newest_chunk() RETURNS bigint
-LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN GREATEST(s.last_value, (SELECT t.chunk_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1))
-    FROM chunks_id AS s;
-END
-$$;
-
 -- name: newest_transaction
 -- A transaction number above every number that was given out before this call. It uses a block with an exception
 -- handler: such a block takes a number as soon as it writes, and the row that it writes carries the lower half. xmax
@@ -114,11 +103,16 @@ $$;
 CREATE OR REPLACE FUNCTION is_other_era(tick ticks) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    RETURN COALESCE(i.system_identifier <> a.system_identifier OR i.timeline <> a.timeline, false)
-        OR NOT tick.repair
+    IF (tick.server_started = pg_postmaster_start_time()) IS NOT TRUE AND (
+        SELECT COALESCE(i.system_identifier <> a.system_identifier OR i.timeline <> a.timeline, false)
+        FROM log_identity() AS i, current_era() AS a)
+    THEN
+        RETURN true;
+    END IF;
+    RETURN NOT tick.repair
         AND pg_snapshot_xmax(tick.target) > pg_snapshot_xmax(pg_current_snapshot())
         OR c.last_value < tick.chunk_id OR e.last_value < tick.highest_id
-    FROM log_identity() AS i, current_era() AS a, chunks_id AS c, events_id AS e;
+    FROM chunks_id AS c, events_id AS e;
 END
 $$;
 
