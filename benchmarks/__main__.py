@@ -2,7 +2,7 @@
 
 python -m benchmarks [--only GROUP] [--engine ENGINE] [--rows N] [--rounds N] [--hold-seconds N]
     [--held-events N] [--held-batch N] [--retained-events N] [--load-seconds N]
-    [--unvacuumed-seconds N] [--short]
+    [--unvacuumed-seconds N] [--waiting N] [--short]
 
 --short measures on PostgreSQL what has an aim, in three pairs, and takes about ten minutes.
 """
@@ -164,7 +164,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     return Settings(
         options.rows, options.rounds or rounds, options.hold_seconds, options.held_events,
         options.held_batch, options.retained_events, options.load_seconds,
-        options.unvacuumed_seconds, options.short,
+        options.unvacuumed_seconds, options.waiting, options.short,
     )  # fmt: skip
 
 
@@ -193,6 +193,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("retained_events", "how many events the long log holds"),
         ("load_seconds", "how long the load of many consumers is measured"),
         ("unvacuumed_seconds", "how long a server is without autovacuum"),
+        ("waiting", "how many messages wait in the queues of scale, measured once more"),
     ):
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=_positive, default=getattr(default, name),

@@ -22,6 +22,8 @@ class Settings:
     retained_events: int = 10_000_000
     load_seconds: float = 60
     unvacuumed_seconds: float = 120
+    #: How many messages wait in the queues of `scale` when they are measured once more; 0: not.
+    waiting: int = 0
     #: Leave out what takes long and has no aim that is open.
     short: bool = False
 

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -67,6 +69,9 @@ SELECT claim, token, sequence, created_at, payload
 FROM penstock.receive(
     CASE set_config('synchronous_commit', 'off', true) WHEN 'off' THEN %s END, %s, %s)
 """
+
+#: As in `queue.receive`: a named tuple's own constructor is written in Python.
+_new_receipt = partial(tuple.__new__, Receipt)
 
 #: Works once: takes at most so many and finishes them.  Returns how many.
 Turn = Callable[[Any], int]
@@ -148,13 +153,14 @@ def filled(bench: Bench, rows: int, partitions: int = PARTITIONS) -> str:
 
 @dataclass
 class Working:
-    """Runs that work off a whole topic, each by a new queue and new workers."""
+    """Runs that work off a whole topic, or a part of it, each by a new queue and new workers."""
 
     bench: Bench
     topic: str
     rows: int
     size: int = BATCH_SIZE
     workers: int = 1
+    whole: bool = True
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -165,9 +171,8 @@ class Working:
         queue.configure(self.bench.connection, name, visibility_seconds=VISIBILITY_SECONDS)
         self.bench.settle()
         turn = _turn_of(self.bench.engine, name, self.size)
-        spent = work_off(self.bench.url, turn, self.rows, self.workers)
-        size = queue.statistics(self.bench.connection, name).size
-        if size:
+        spent = work_off(self.bench.url, turn, self.rows, self.workers, exactly=self.whole)
+        if self.whole and (size := queue.statistics(self.bench.connection, name).size):
             raise RuntimeError(f"{size} events of {name} are not finished")
         return spent
 
@@ -245,7 +250,7 @@ def _turn_of(engine: str, name: str, size: int) -> Turn:
     def columns(connection: Any) -> int:
         binds = (name, size, VISIBILITY_SECONDS)
         found = connection.execute(_RECEIVE, binds, binary=True).fetchall()
-        receipts = [Receipt(claim, sequence, token) for claim, token, sequence, *_ in found]
+        receipts = [*map(_new_receipt, map(itemgetter(0, 2, 1), found))]
         queue.acknowledge(connection, name, receipts)
         return len(receipts)
 
@@ -257,16 +262,24 @@ def _turn_of(engine: str, name: str, size: int) -> Turn:
     return columns if engine == "postgres" else events
 
 
-def pgmq_working(bench: Any, peer: Pgmq, rows: int, size: int, workers: int) -> Run:
-    """The same with a queue of pgmq, which is filled before each run."""
-    name = peer.new_queue()
+def pgmq_working(
+    bench: Any, peer: Pgmq, rows: int, size: int, workers: int, *, beside: str = ""
+) -> Run:
+    """The same with a queue of pgmq, which is filled before each run.
+
+    With ``beside``, the name of a filled queue, a run takes a part of that, and puts it back.
+    """
+    name = beside or peer.new_queue()
 
     def run() -> float:
-        peer.fill(name, rows)
+        if not beside:
+            peer.fill(name, rows)
         bench.settle()
-        return work_off(
-            bench.url, lambda connection: peer.turn(connection, name, size), rows, workers
-        )
+        turn = partial(peer.turn, queue=name, size=size)
+        spent = work_off(bench.url, turn, rows, workers, exactly=not beside)
+        if beside:
+            peer.fill(name, rows)
+        return spent
 
     return run
 

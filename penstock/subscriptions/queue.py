@@ -365,6 +365,8 @@ def _settle(
     # nothing of it was done, and each of its receipts is an entry.
     entries, places = entries_of(given, whole=True)
     done = settled(entries)
+    if all(done):
+        return [True] * len(given)
     mixed = [not is_done and each[1] < each[2] for each, is_done in zip(entries, done, strict=True)]
     left = [each for each, place in zip(given, places, strict=True) if mixed[place]]
     again = dict(zip(left, _each(left, settled), strict=True))

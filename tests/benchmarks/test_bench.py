@@ -245,7 +245,8 @@ def test_the_peers_are_measured_where_they_can_be_had(bench: Bench) -> None:
     for each in _measured(bench, "queue"):
         assert each.value > 0 and (each.ratio or each.name in alone)
     *by_clients, deadlocks = _measured(bench, "scale")
-    assert all(each.value > 0 and each.ratio for each in by_clients)
+    for each in by_clients:
+        assert each.value > 0 and (each.ratio or each.name.startswith("scale_consumer"))
     assert deadlocks.value == 0
 
 

@@ -44,6 +44,10 @@ CREATE TABLE queue_ranges (
     -- The claim by whose receipts it can still be finished, with their token once it is free again.
     former bigint,
     former_token uuid,
+    -- Where its events stand and when they got their sequences, as the dealer has seen it; of long ranges and of those
+    -- that were cut, the index of the log has it.
+    event_ids bigint[],
+    sequenced_at timestamptz,
     PRIMARY KEY (id)
 ) PARTITION BY RANGE (id);
 -- What a queue can hand out, from the first free range on, and its whole window, from the lowest unfinished one on.

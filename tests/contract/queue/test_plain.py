@@ -15,6 +15,7 @@ import pytest
 
 from penstock import database, subscriptions
 from penstock.errors import (
+    ActsForNobody,
     InvalidArgument,
     MalformedReceipt,
     SubscriptionNotFound,
@@ -22,6 +23,7 @@ from penstock.errors import (
 )
 from penstock.subscriptions import queue
 from penstock.topics import rights
+from tests.contract.accounts.kit import gateway
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import give_up_soon
 from tests.contract.queue.test_receive import REPEATABLE, call_receive
@@ -144,6 +146,25 @@ def arrays(db: ContractDatabase, own: Connection) -> None:
     assert queue.statistics(own, QUEUE).in_flight == 2
 
 
+def gateway_for_nobody(db: ContractDatabase, own: Connection) -> None:
+    """A gateway's login gets nothing before it has named an account."""
+    dealt(own)
+    with tenants_of(db) as tenants:
+        tenants.install()
+        login = gateway(tenants)
+        with as_login(tenants, login) as mine, pytest.raises(ActsForNobody):
+            queue.receive(mine, QUEUE, 2)
+
+
+def setting(db: ContractDatabase, own: Connection) -> None:
+    """A login that has set what only act_as may set."""
+    dealt(own)
+    if db.engine == "postgres":
+        database.execute(own, "SET penstock.acting = 'somebody'")
+        with pytest.raises(ActsForNobody):
+            queue.receive(own, QUEUE, 2)
+
+
 SCENARIOS = {
     "arrays": arrays,
     "pause": pause,
@@ -151,13 +172,15 @@ SCENARIOS = {
     "times": times,
     "the right to receive": right_to("receive", "acknowledge"),
     "the right to acknowledge": right_to("acknowledge", "receive"),
+    "a gateway for nobody": gateway_for_nobody,
+    "a setting": setting,
 }
 _ARRAYS = (
     "AND (cardinality(first_sequences), cardinality(last_sequences), cardinality(tokens))"
     " = (1, 1, 1)"
 )
 _ISOLATION = "AND current_setting('transaction_isolation') = 'read committed'"
-_RIGHT = "AND ((SELECT no_walls()) OR may_use(s.id, '{}'))"
+_RIGHT = "AND ((SELECT p FROM plain_login() AS p) OR no_walls() OR may_use(s.id, '{}'))"
 _TIMES = "AND COALESCE(receive.visibility_seconds, q.visibility_seconds) BETWEEN 0 AND 43200"
 #: Guards of the plain calls on PostgreSQL: function and text.
 MUTANTS = {
@@ -167,6 +190,14 @@ MUTANTS = {
     "times": ("receive", _TIMES),
     "the right to receive": ("receive", _RIGHT.format("receive")),
     "the right to acknowledge": ("acknowledge", _RIGHT.format("acknowledge")),
+    "a gateway for nobody": (
+        "plain_login",
+        "AND NOT EXISTS (SELECT FROM installed_gateways AS g WHERE g.login = session_user)",
+    ),
+    "a setting": (
+        "plain_login",
+        "COALESCE(current_setting('penstock.acting', true), '') = ''\n           AND",
+    ),
 }
 
 

@@ -51,6 +51,16 @@ BEGIN
 END
 $$;
 
+-- name: plain_login
+-- Whether no_walls() holds, for a query that has to be cheap: a function that returns rows and has no settings is
+-- inlined into it, and a call of no_walls() costs as much as the query. Where it is false, ask no_walls().
+CREATE OR REPLACE FUNCTION plain_login() RETURNS SETOF boolean
+LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT COALESCE(current_setting('penstock.acting', true), '') = ''
+           AND NOT EXISTS (SELECT FROM installed_gateways AS g WHERE g.login = session_user)
+           AND NOT EXISTS (SELECT FROM namespace_grants)
+$$;
+
 -- name: principal
 -- Who owns what this transaction writes: the account, or else the login. No login has the principal of an account,
 -- whatever its name. Raises PS051.

@@ -55,14 +55,70 @@ BEGIN
     WITH shared AS MATERIALIZED (
         SELECT u.* FROM undealt_parts(owner_id, room, range_size) AS u
     ), dealt AS (
-        INSERT INTO queue_ranges (subscription_id, partition_id, first_sequence, last_sequence)
-        SELECT owner_id, s.partition_id, f.first, LEAST(f.first + range_size - 1, s.until)
-        FROM shared AS s CROSS JOIN LATERAL generate_series(s.after + 1, s.until, range_size) AS f (first)
-        ORDER BY f.first - s.after, s.partition_id
+        INSERT INTO queue_ranges (
+            subscription_id, partition_id, first_sequence, last_sequence, event_ids, sequenced_at)
+        SELECT owner_id, f.partition_id, f.first, f.last, f.event_ids, f.sequenced_at
+        FROM (
+            SELECT array_agg(s.partition_id) AS ids, array_agg(s.after) AS afters, array_agg(s.until) AS untils
+            FROM shared AS s
+        ) AS g
+        CROSS JOIN LATERAL ranges_of(g.ids, g.afters, g.untils, range_size) AS f
+        ORDER BY f.place, f.partition_id
     )
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
     SELECT owner_id, s.partition_id, s.position, s.lease_epoch, 'queue', s.until
     FROM shared AS s;
+END
+$$;
+
+-- name: ranges_of
+-- The ranges of parts of partitions, and how far each is from the beginning of its part. Short ones come with the ids
+-- and times of their events, as far as one row of the index of the log has those of a range: here such a row is read
+-- once for all its ranges, and in a receive once for each. Of rows that were merged they are left out, because each of
+-- those events has a time of its own.
+CREATE OR REPLACE FUNCTION ranges_of(part_ids bigint[], afters bigint[], untils bigint[], range_size integer)
+RETURNS TABLE (
+    partition_id bigint, first bigint, last bigint, place bigint, event_ids bigint[], sequenced_at timestamptz
+)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF range_size > 10 THEN
+        RETURN QUERY
+        SELECT p.id, s, LEAST(s + range_size - 1, p.until), s - p.after, NULL::bigint[], NULL::timestamptz
+        FROM unnest(part_ids, afters, untils) AS p (id, after, until)
+        CROSS JOIN LATERAL generate_series(p.after + 1, p.until, range_size) AS s;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH indexed AS MATERIALIZED (
+        -- A part of an array is in memory, and is cut further at no cost.
+        SELECT p.id, p.after, p.until, n.sequenced_at, GREATEST(n.first_sequence, p.after + 1) AS first,
+               LEAST(n.first_sequence + n.event_count - 1, p.until) AS last,
+               n.event_ids[GREATEST(p.after + 2 - n.first_sequence, 1):p.until + 1 - n.first_sequence] AS event_ids
+        FROM unnest(part_ids, afters, untils) AS p (id, after, until)
+        CROSS JOIN LATERAL (
+            SELECT c.*
+            FROM chunks AS c
+            WHERE c.partition_id = p.id AND c.first_sequence <= p.until AND c.first_sequence >= COALESCE((
+                SELECT b.first_sequence
+                FROM chunks AS b
+                WHERE b.partition_id = p.id AND b.first_sequence <= p.after + 1
+                ORDER BY b.first_sequence DESC
+                LIMIT 1), 0)
+        ) AS n
+        WHERE n.sequenced_ats IS NULL
+    ), located AS (
+        SELECT i.id, s AS first, i.sequenced_at, i.event_ids[s - i.first + 1:s - i.first + range_size] AS event_ids
+        FROM indexed AS i
+        CROSS JOIN LATERAL generate_series(
+            i.after + 1 + (i.first - i.after + range_size - 2) / range_size * range_size, i.last, range_size) AS s
+        -- All events of a range or none: of one that is cut later, fewer are left than it has ids.
+        WHERE LEAST(s + range_size - 1, i.until) <= i.last
+    )
+    SELECT p.id, s, LEAST(s + range_size - 1, p.until), s - p.after, l.event_ids, l.sequenced_at
+    FROM unnest(part_ids, afters, untils) AS p (id, after, until)
+    CROSS JOIN LATERAL generate_series(p.after + 1, p.until, range_size) AS s
+    LEFT JOIN located AS l ON l.id = p.id AND l.first = s;
 END
 $$;
 
