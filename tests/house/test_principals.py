@@ -12,7 +12,7 @@ from tests.kit.proof import proves
 #: Functions that ask which login it is, because they are about logins.  All others ask principal().
 OF_LOGINS = {
     "postgres": {
-        *("passes_walls", "has_right", "acting_account", "principal"),
+        *("passes_walls", "has_right", "acting_account", "principal", "plain_login"),
         *("own_gateway_problem", "refuse_act_as", "check_gateway"),
         *("publish", "publish_columns", "no_walls"),  # their plain case is not a gateway's
         "require_publisher",  # whether the login may call publish at all

@@ -81,7 +81,21 @@ BEGIN
         FROM topics AS t CROSS JOIN (SELECT min(i) AS first_id, max(i) AS last_id FROM unnest(ids) AS i) AS b
         WHERE t.id = one.partition_id >> 16;
     ELSE
-        SELECT p.* INTO place FROM range_place(one.partition_id, one.first_sequence, one.last_sequence) AS p;
+        -- What one row of the index of the log has of them.
+        SELECT t.address AS topic, (SELECT max(h.history) FROM histories AS h) AS history, c.first_id, c.last_id,
+               c.sequenced_at,
+               c.event_ids[one.first_sequence - c.first_sequence + 1:one.last_sequence - c.first_sequence + 1] AS ids,
+               c.sequenced_ats[one.first_sequence - c.first_sequence + 1:
+                               one.last_sequence - c.first_sequence + 1] AS ats INTO place
+        FROM topics AS t
+        LEFT JOIN LATERAL (
+            SELECT k.*
+            FROM chunks AS k
+            WHERE k.partition_id = one.partition_id AND k.first_sequence <= one.first_sequence
+            ORDER BY k.first_sequence DESC
+            LIMIT 1
+        ) AS c ON true
+        WHERE t.id = one.partition_id >> 16;
         ids := place.ids;
         ats := place.ats;
     END IF;
