@@ -44,6 +44,7 @@ class Buildah:
             )
         self._folder, self._home = folder, home
         self._program = _program(home)
+        (folder / "tmp").mkdir(exist_ok=True)
         (folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
 
     def import_base(self) -> None:
@@ -112,9 +113,11 @@ class Buildah:
             subprocess.run(["umount", str(storage)], check=True)
 
     def _command(self) -> list[str]:
+        # What a killed container leaves in the folder for temporary files goes with ours.
         return [
-            self._program, "--root", str(self._folder / "root"),
-            "--runroot", str(self._folder / "run"), "--registries-conf", "/dev/null",
+            "env", f"TMPDIR={self._folder / 'tmp'}", self._program, "--registries-conf",
+            "/dev/null", "--root", str(self._folder / "root"),
+            "--runroot", str(self._folder / "run"),
         ]  # fmt: skip
 
     def _policy(self) -> list[str]:
