@@ -1,4 +1,4 @@
-"""What the docs say of speed: medians of the last runs, written into the pages.
+"""What the docs say of speed: medians of the last runs, and what each row times.
 
 python -m benchmarks.pages --last 3    # of the runs that `make bench` has left in its history
 python -m benchmarks.pages             # the pages anew, out of docs/evidence/bench.json
@@ -17,11 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks import history, report
+from benchmarks import history, report, rows
 from benchmarks.history import Run
+from tools import made
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = Path("docs/evidence/bench.json")
+PERFORMANCE = "docs/evidence/performance.md"
 _BEGIN, _END = "<!-- speed -->\n", "<!-- /speed -->"
 
 #: The rows of the first screen, what each is, and what stands beside it.
@@ -187,7 +189,7 @@ def _filled(text: str, figures: Mapping[str, Published]) -> str:
 #: What each page has between its marks.
 PAGES: Mapping[str, Callable[[Mapping[str, Published]], str]] = {
     "README.md": summary,
-    "docs/evidence/performance.md": table,
+    PERFORMANCE: table,
     "docs/why.md": beside_queues,
 }
 
@@ -202,7 +204,8 @@ def written(folder: Path = ROOT) -> dict[Path, str]:
         if not begin or not end:
             raise SystemExit(f"error: {name} has no place for the figures: {_BEGIN.strip()}")
         found[folder / name] = f"{start}{begin}{text(figures)}\n{end}{after}"
-    return found
+    speed = folder / PERFORMANCE
+    return found | {speed: made.fill(found[speed], {"rows": rows.table()})}
 
 
 def main() -> None:

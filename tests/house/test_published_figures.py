@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import pages
+from benchmarks import pages, rows
 from benchmarks.history import Run
 from benchmarks.machine import Score
 from benchmarks.measure import Aim, figure
@@ -45,6 +45,11 @@ def test_a_figure_that_a_page_does_not_have_is_found(folder: Path) -> None:
             each["ratio"] += 0.1
     file.write_text(json.dumps(figures))
     assert stale(folder) == {"README.md", "docs/why.md", "docs/evidence/performance.md"}
+
+
+def test_each_published_row_is_explained() -> None:
+    names = pages.read()
+    assert [name for name in names if not any(row.explains(name) for row in rows.ROWS)] == []
 
 
 def test_a_page_without_a_place_for_them_is_an_error(folder: Path) -> None:
