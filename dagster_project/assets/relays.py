@@ -104,7 +104,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         if any(each.state == LEFT and each.error for each in done):
             raise SinkError(
                 f"the relay {relay.name} stopped: {'; '.join(e.error for e in done if e.error)}",
-                hint="nothing is lost: the next run sends the open block again",
+                hint="nothing is lost: the next run sends again what is not finished",
             )
         with database.connect() as connection:
             lags = subscriptions.lag(connection, relay.subscription)

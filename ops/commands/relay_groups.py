@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops.commands.installation import Database, Installation
+from ops.commands.stopping import until_signals
 from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
@@ -133,12 +132,7 @@ def run(
             here.url, own.sinks[name], at, archive=targets, max_attempts=attempts.get(name)
         )
 
-    stop = threading.Event()
-    before = {}
-    if forever:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            before[each] = signal.signal(each, lambda *_: stop.set())
-    try:
+    with until_signals() as stop:
         done = serve(
             opened,
             made,
@@ -146,9 +140,6 @@ def run(
             max_seconds=None if forever else max_seconds,
             stop=stop,
         )
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
     show(done, output)
     if not forever and not all(each.drained for each in done):
         raise typer.Exit(EXIT_NO)

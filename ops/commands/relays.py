@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import queue
-import signal
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +15,7 @@ from ops.commands.progress import live_line
 from ops.commands.queue_relays import Order, events
 from ops.commands.relay_groups import group
 from ops.commands.sessions import Engine, spark_session
+from ops.commands.stopping import until_signals
 from ops.duties import verbs
 from ops.duties.engine import AUTO, SPARK, SQL, choose
 from ops.duties.running import run
@@ -136,8 +133,8 @@ def send(
 
     if forever:
         _require_no_spark(engine)
-        with closing(configured_sink(sink)) as opened:
-            _run_until_signal(made(opened))
+        with closing(configured_sink(sink)) as opened, until_signals() as stop:
+            made(opened).run(stop)
         return
     place = (MAIN, subscription)
     given, sinks = {place: max_attempts} if max_attempts else {}, {place: absolute_address(sink)}
@@ -230,32 +227,15 @@ def _sent_on_spark(setup: Setup, subscription: str, engine: str, output: Format)
     return True
 
 
-def _run_until_signal(worker: Relay | QueueRelay) -> None:
-    """Run it in a thread; the first SIGTERM or SIGINT lets it finish what it has in hand."""
-    # A put into this queue may interrupt a get from it, which Event.set and Event.wait may not.
-    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
-    stop = threading.Event()
-    wanted = (signal.SIGTERM, signal.SIGINT)
-    before = {each: signal.signal(each, lambda *_: asked.put(None)) for each in wanted}
-    try:
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="relay") as pool:
-            running = pool.submit(worker.run, stop)
-            running.add_done_callback(lambda _: asked.put(None))
-            asked.get()
-            stop.set()
-            running.result()
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
 relay.command()(events)
 
 
 @relay.command()
 def status(subscription: str, *, database: Database = None, output: Output = Format.table) -> None:
     """Show how far a relay is behind in each partition, how fast it is, and why it stands."""
+    from ops.lateness import queue_names
     from ops.relay.groups import group_status
+    from ops.relay.queue_status import queue_relay_status
     from ops.relay.status import relay_status
     from penstock.subscriptions.relay_groups import relay_groups
 
@@ -263,6 +243,8 @@ def status(subscription: str, *, database: Database = None, output: Output = For
         own = relay_groups(connection).get(subscription)
         if own is not None:
             show(group_status(connection, own), output)
+        elif subscription in queue_names(connection):
+            show([queue_relay_status(connection, subscription)], output)
         else:
             show(relay_status(connection, subscription), output)
 

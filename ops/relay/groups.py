@@ -166,14 +166,9 @@ class _Served:
 
     def _note(self, done: RelayResult) -> None:
         now = (done.events, done.blocks, done.dead_letters, done.failures)
-        _, blocks, _, failures = more = tuple(map(sub, now, self._of_this))
-        self._count(more)
+        self._count(tuple(map(sub, now, self._of_this)))
         self._of_this = now
-        self._drained = done.drained
-        if failures:  # the relay keeps its last error for as long as it lives
-            self._error = done.last_error
-        elif blocks or done.drained:
-            self._error = ""
+        self._drained, self._error = done.drained, done.last_error
 
     def _count(self, more: tuple[int, ...]) -> None:
         events, blocks, letters, failures = map(add, self._counts, more)

@@ -29,6 +29,7 @@ from ops.relay.pace import CLOSED, OPEN, Breaker, RelayPace
 from ops.relay.queue_options import QueueRelayOptions
 from ops.relay.queue_sender import QueueSender, Sending
 from ops.relay.results import QueueRelayResult
+from ops.relay.status import ToldBreaker
 from ops.sinks.base import EventRefused, RelayBlock, Sink, SinkLease, SinkPaused, SinkUnavailable
 from ops.sinks.routed import routing_of
 from ops.sinks.routing import KEY
@@ -95,6 +96,8 @@ class QueueRelay(Rounds):
         pacing = self._routing.pacing
         self._pace = RelayPace(pacing, clock)
         self._breaker = Breaker(replace(pacing, breaker=pacing.breaker or AWAY_AFTER), clock)
+        #: The first process that the sink takes something of tells it for all others.
+        self._told = ToldBreaker(self._breaker, sink.name, subscription, told=None)
         self._sender = QueueSender(
             sink, at_once=self.options.at_once, seconds=self.options.send_seconds, clock=clock
         )
@@ -114,6 +117,8 @@ class QueueRelay(Rounds):
         self._is_idle = self._is_next_free = False
         #: Whether the sink has taken something since the start, or since it was away last.
         self._gets_through = False
+        #: Whether the sink has taken or refused something since the start.
+        self._has_answered = False
         self._put_back_events = 0
         self._drained = False
 
@@ -132,7 +137,8 @@ class QueueRelay(Rounds):
             stale=stats.stale_commits,
             put_back=self._put_back_events,
             left_behind=self._sender.left_behind,
-            is_away=self._breaker.state != CLOSED,
+            is_away=self._breaker.state != CLOSED
+            or bool(stats.failures and not self._has_answered),
         )
 
     def run_for(self, max_seconds: float) -> QueueRelayResult:
@@ -310,6 +316,8 @@ class QueueRelay(Rounds):
         while self._unmarked:
             self._failed(connection, self._unmarked[0])
             del self._unmarked[0]
+        if self._has_answered or self._breaker.state != CLOSED:
+            self._told.tell(connection, self.stats.last_error)
         return marked
 
     def _note(self, one: Sending) -> None:
@@ -317,11 +325,12 @@ class QueueRelay(Rounds):
         error = one.error
         if error is None:
             self._breaker.succeeded()
-            self._gets_through = True
+            self._gets_through = self._has_answered = True
             return
         self.stats.last_error = _said(error)
         if isinstance(error, EventRefused):
-            self._breaker.succeeded()  # it has answered
+            self._breaker.succeeded()
+            self._has_answered = True
             return
         self.stats.failures += 1
         log.warning("%s was not sent: %s", one.item.event.event_id, self.stats.last_error)

@@ -1,4 +1,4 @@
-"""What has become of the events of a queue's relay."""
+"""Where the relay of a queue stands, and what has become of its events."""
 
 from __future__ import annotations
 
@@ -6,11 +6,34 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from ops.relay.pace import CLOSED
+from penstock import subscriptions
 from penstock.database import call
 from penstock.records import as_time
 
 if TYPE_CHECKING:
     from penstock.database import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRelayStatus:
+    """The relay of a queue.
+
+    ``waiting`` can be sent now, ``delayed`` waits for its next attempt. ``oldest_seconds`` is how
+    long the first event of the log that is not finished has waited; delayed ones do not count.
+    ``last_error`` is the newest failure, at ``failed_at``: of an attempt, of an event that died, or
+    of the whole sink, which has taken nothing since ``away_since``.
+    """
+
+    waiting: int
+    in_flight: int
+    delayed: int
+    dead_letters: int
+    oldest_seconds: float
+    breaker: str
+    away_since: datetime | None
+    last_error: str
+    failed_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +50,24 @@ class RelayedEvent:
     attempts: int | None
     next_attempt_at: datetime | None
     last_error: str
+
+
+def queue_relay_status(connection: Connection, subscription: str) -> QueueRelayStatus:
+    """Where the relay of a queue stands."""
+    (row,) = call(connection, "queue_relay_status", subscription=subscription)
+    ready, in_flight, delayed, dead, error, failed_at, breaker, away_since = row
+    lags = subscriptions.lag(connection, subscription)
+    return QueueRelayStatus(
+        int(ready),
+        int(in_flight),
+        int(delayed),
+        int(dead),
+        round(max((float(each.lag_seconds) for each in lags), default=0.0), 3),
+        breaker or CLOSED,
+        None if away_since is None else as_time(away_since),
+        error or "",
+        None if failed_at is None else as_time(failed_at),
+    )
 
 
 def relayed_events(

@@ -36,7 +36,7 @@ from ops.relay.pace import CLOSED, Breaker, RelayPace
 from ops.relay.pauses import Pauses
 from ops.relay.places import PassedPlaces
 from ops.relay.results import RelayResult
-from ops.relay.status import note_breaker
+from ops.relay.status import ToldBreaker
 from ops.sinks.base import Sink, SinkMisconfigured, SinkPaused, SinkUnavailable
 from ops.sinks.ends import SinkBehind
 from ops.sinks.routed import routing_of
@@ -115,7 +115,7 @@ class Relay(Rounds):
         self._places = PassedPlaces()
         self._pace = RelayPace(routing.pacing, clock)
         self._breaker = Breaker(routing.pacing, clock)
-        self._told = CLOSED
+        self._told = ToldBreaker(self._breaker, sink.name, subscription)
         self._lanes = RelayLanes(sink, at_once, clock)
         self._lanes.holds = keeper.holds
         self._stop_seconds = stop_seconds
@@ -154,11 +154,14 @@ class Relay(Rounds):
     ) -> RelayResult:
         """As :meth:`run_for`, within :meth:`joined`.  The result counts from the beginning.
 
+        Its last error is that of an earlier call while nothing has gone on since.
+
         Who sets ``stop`` ends it earlier.  A call that goes on for long after the end is ended, and
         that is a failure of the sink: else one that never answers would never have failed.
         """
         deadline = time.monotonic() + max_seconds
         stop = stop or threading.Event()
+        stats, before = self.stats, (self.stats.failures, self.stats.batches)
         self._begins = True
         while time.monotonic() < deadline and not stop.is_set():
             if self.turn(connection):
@@ -170,13 +173,15 @@ class Relay(Rounds):
             else:
                 stop.wait(_MICRO_BATCH_POLL_SECONDS)
         self._finish(connection, is_to_blame=not stop.is_set())
-        stats = self.stats
+        drained = not self._lags(connection)
+        if stats.failures == before[0] and (drained or stats.batches > before[1]):
+            stats.last_error = ""  # it has gone on since
         return RelayResult(
             stats.events,
             stats.batches,
             self.dead_letters,
             stats.failures,
-            not self._lags(connection),
+            drained,
             stats.last_error,
             self.left_out,
         )
@@ -196,7 +201,7 @@ class Relay(Rounds):
         held = self.keeper.leases()
         self._lanes.end_others(held)
         self.pauses.keep(held)
-        self._tell_breaker(connection)
+        self._told.tell(connection, self.stats.last_error, self.keeper.member.consumer)
         for lease in self.keeper.active():
             if self._lanes.free <= 0 or self.is_stopping() or not self._may_begin():
                 break
@@ -209,14 +214,6 @@ class Relay(Rounds):
 
     def _may_begin(self) -> bool:
         return self._breaker.lets_through(self._lanes.busy) and not self._pace.wait_seconds()
-
-    def _tell_breaker(self, connection: Connection) -> None:
-        """Record in the database when the breaker opens, and when it closes again."""
-        state = self._breaker.state
-        if state != self._told:
-            note_breaker(connection, self.keeper.member, state, self.stats.last_error)
-            log.warning("the breaker of %s is %s", self.sink.name, state)
-            self._told = state
 
     def let_go(self, connection: Connection, asked: list[Lease]) -> list[Lease]:
         """Those without a channel.  The others follow when theirs is closed."""

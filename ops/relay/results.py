@@ -24,7 +24,7 @@ class QueueRelayResult(RelayResult):
     """The same of a queue's relay, to which each event is a block.
 
     ``stale``: marks that came too late and changed nothing.  ``is_away``: the sink took nothing in
-    the end.
+    the end, or nothing at all.
     """
 
     stale: int = 0

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ops.lateness import of_queue, queue_names
+from ops.relay.pace import CLOSED, Breaker
 from penstock import subscriptions
 from penstock.database import call
 from penstock.errors import SubscriptionNotFound
 
 if TYPE_CHECKING:
     from penstock.database import Connection
-    from penstock.subscriptions.stream import Membership
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +42,20 @@ class RelayStatus:
 
 
 def relay_status(connection: Connection, subscription: str) -> list[RelayStatus]:
-    """A row for each partition that the relay reads.  Of a queue it has only the lag."""
-    found_lags = subscriptions.lag(connection, subscription)
-    if subscription in queue_names(connection):
-        found_lags = list(of_queue(connection, subscription, found_lags))
-    lags = {(each.topic, each.partition): each for each in found_lags}
+    """A row for each partition that the relay of a stream reads."""
+    found = subscriptions.lag(connection, subscription)
+    lags = {(each.topic, each.partition): each for each in found}
     if not lags:
         raise SubscriptionNotFound(
             f"there is no subscription {subscription!r}",
             hint=f"create it: penstock subscription create {subscription} --topic TOPIC",
         )
-    found = []
+    rows = []
     for row in call(connection, "relay_status", subscription=subscription):
         topic, partition, rate, attempts, error, failed_at, left_out, breaker, _ = row
         lag = lags.get((topic, partition))
         if lag is not None:
-            found.append(
+            rows.append(
                 RelayStatus(
                     topic,
                     partition,
@@ -64,23 +64,38 @@ def relay_status(connection: Connection, subscription: str) -> list[RelayStatus]
                     round(float(lag.lag_seconds), 3),
                     round(float(rate), 1),
                     int(attempts),
-                    breaker or "closed",
+                    breaker or CLOSED,
                     int(left_out),
                     lag.holder or "",
                     error or "",
                     failed_at,
                 )
             )
-    return found
+    return rows
 
 
-def note_breaker(connection: Connection, member: Membership, state: str, error: str) -> None:
-    """Record whether the breaker of this process is closed, open or half-open."""
-    call(
-        connection,
-        "note_breaker",
-        subscription=member.subscription,
-        consumer=member.consumer,
-        state=state,
-        error=error,
-    )
+class ToldBreaker:
+    """Records in the database when the breaker of this process opens, and when it closes again."""
+
+    def __init__(
+        self, breaker: Breaker, sink: str, subscription: str, told: str | None = CLOSED
+    ) -> None:
+        self._breaker, self._sink, self._subscription = breaker, sink, subscription
+        self._told = told
+
+    def tell(self, connection: Connection, error: str, consumer: str = "") -> None:
+        """Record it if it has changed."""
+        state = self._breaker.state
+        if state == self._told:
+            return
+        call(
+            connection,
+            "note_breaker",
+            subscription=self._subscription,
+            consumer=consumer,
+            state=state,
+            error=error,
+        )
+        if state != CLOSED or self._told is not None:
+            log.warning("the breaker of %s is %s", self._sink, state)
+        self._told = state

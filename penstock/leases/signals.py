@@ -20,8 +20,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def stopped_by_signals(stop: threading.Event | None) -> Iterator[threading.Event]:
-    """The event that ends a run: the caller's, or one that signals set while the block runs."""
+def stopped_by_signals(
+    stop: threading.Event | None, again: Callable[[], object] | None = None
+) -> Iterator[threading.Event]:
+    """The event that ends a run: the caller's, or one that signals set while the block runs.
+
+    ``again``: what a second signal does.
+    """
     if stop is not None:
         if not callable(getattr(stop, "is_set", None)) or _is_async(stop):
             raise InvalidArgument(
@@ -39,7 +44,7 @@ def stopped_by_signals(stop: threading.Event | None) -> Iterator[threading.Event
         if told.get():
             asked.set()
 
-    with _handling(lambda: told.put(True)) as is_handling:
+    with _handling(lambda: told.put(True), again) as is_handling:
         if not is_handling:
             yield asked
             return
@@ -71,20 +76,27 @@ def stopped_by_signals_on_loop(stop: asyncio.Event | None) -> Iterator[asyncio.E
 
 
 @contextmanager
-def _handling(tell: Callable[[], object]) -> Iterator[bool]:
+def _handling(
+    tell: Callable[[], object], again: Callable[[], object] | None = None
+) -> Iterator[bool]:
     """Call `tell` at the first signal.  False where Penstock may not handle signals.
 
     Only the main thread may handle signals, and a handler that the application has set stays.  A
-    second signal does what it would have done without Penstock: Ctrl-C twice ends at once.
+    second signal calls `again`, or does what it would have done without Penstock.
     """
     if threading.current_thread() is not threading.main_thread():
         yield False
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     ours = {number: found for number, found in before.items() if _is_default(found)}
+    asked: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
-        restore()
+        if again is None:
+            restore()
+        elif asked:
+            again()
+        asked.append(number)
         tell()
 
     def restore() -> None:

@@ -197,6 +197,7 @@ published_unkeyed       . . . . o . .
 purge                   . c g . o . .
 put_rehydrated          . . . . o . .
 queue_pointers          . c g . o . .
+queue_relay_status      . c . . o . .
 queue_scheduled         . c g . o . .
 queue_statistics        . c g . o . .
 raise_event_ids         . . . i o . .

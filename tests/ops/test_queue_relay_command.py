@@ -45,5 +45,6 @@ def test_the_relay_of_a_queue_and_what_has_become_of_its_events(
         assert (wrong.code, "in their order only" in wrong.err) == (2, True)
         given_up = run("relay", "hooks", receiver.address, "--order", "key", "--max-attempts", "1")
         assert given_up.code == 1  # it waits for its next attempt
-        status = run("relay", "status", "hooks", "-o", "json").rows
-        assert [each["lag_events"] for each in status] == [0, 0]
+        (row,) = run("relay", "status", "hooks", "-o", "json").rows
+        assert (row["waiting"], row["delayed"], row["breaker"]) == (0, 1, "closed")
+        assert "500" in row["last_error"]

@@ -44,6 +44,17 @@ def test_a_signal_sets_the_event_and_puts_the_handlers_back(number: int) -> None
     assert handlers() == before
 
 
+def test_a_second_signal_does_what_the_caller_says() -> None:
+    before, told = handlers(), list[int]()
+    with stopped_by_signals(None, lambda: told.append(1)) as asked:
+        signal.raise_signal(signal.SIGINT)
+        assert asked.wait(10) and not told
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert told == [1, 1]
+    assert handlers() == before
+
+
 def test_a_block_that_ends_puts_the_handlers_back() -> None:
     before = handlers()
     with pytest.raises(ZeroDivisionError), stopped_by_signals(None) as asked:

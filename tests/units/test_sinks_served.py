@@ -51,24 +51,6 @@ def _served(relay: Any) -> groups._Served:
     return groups._Served("a", _Sink, lambda _: relay)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("second", "error"),
-    [
-        (_said(1, 1, drained=True), ""),
-        (_said(1, 1), ""),
-        (_said(0, 1), "it hiccuped"),
-        (_said(1, 2), "it hiccuped"),
-    ],
-)
-def test_the_last_error_is_told_until_it_goes_on(second: RelayResult, error: str) -> None:
-    """The relay lives over the turns, and keeps its last error.  Guard: `failures` in _note."""
-    served, stop = _served(_Relay(_said(0, 1), second)), threading.Event()
-    served.turn(1, stop)
-    assert served.result().last_error == "it hiccuped"
-    served.turn(1, stop)
-    assert served.result().last_error == error
-
-
 def test_after_a_turn_that_raised_there_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is longer each time, until a turn is good.  Guard: _later."""
     monkeypatch.setattr(groups, "backoff", lambda failures: 100.0 * failures)

@@ -109,3 +109,8 @@ CALL penstock.bury_claims(
 -- What has become of events of a queue.
 -- reads only
 CALL penstock.relayed_events(%(subscription)s, %(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s)
+
+-- name: queue_relay_status
+-- Where the relay of a queue stands.
+-- reads only
+CALL penstock.queue_relay_status(%(subscription)s)

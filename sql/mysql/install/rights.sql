@@ -42,7 +42,7 @@ BEGIN
             open_block open_cold_block read_block dead_letters_between missing_events passed_places
             set_relay_group delete_relay_group list_relay_groups relay_group_lag
             note_places note_breaker relay_status relay_failure dead_letter leave_out stay_put bury_claims
-            relayed_events
+            relayed_events queue_relay_status
             dead_letters_of installation_id
             report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
             locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions history_starts_of
@@ -90,7 +90,7 @@ BEGIN
             rejected_commits open_block open_cold_block read_block dead_letters_between missing_events passed_places
             set_relay_group delete_relay_group list_relay_groups relay_group_lag
             note_places note_breaker relay_status relay_failure leave_out stay_put bury_claims relayed_events
-            dead_letter
+            queue_relay_status dead_letter
             dead_letters_of sweep seal log_epochs_of changed_hours log_epochs_between unsealed_logs lost_copies
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
             begin_clean count_log_epochs suspect_copy suspected_copies_of clear_suspicion

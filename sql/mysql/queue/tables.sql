@@ -86,6 +86,8 @@ CREATE TABLE IF NOT EXISTS queue_waiting (
     body LONGBLOB,
     created_at DATETIME(6) NOT NULL,
     sequenced_at DATETIME(6) NOT NULL,
+    -- When an attempt has failed last; the reason says why.
+    failed_at DATETIME(6),
     KEY queue_waiting_due (subscription_id, due_at),
     -- The events of a subscription, and of a partition that goes.
     KEY queue_waiting_place (subscription_id, partition_id, sequence),

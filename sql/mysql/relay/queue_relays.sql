@@ -86,3 +86,39 @@ BEGIN
         AND d.history = present
     ORDER BY l.sequence;
 END;
+
+-- name: queue_relay_status
+-- Where the relay of a queue stands: how many of its events are ready, handed out, waiting for a retry, and dead; the
+-- newest failure, of an attempt, an event that died or a sink that takes nothing; and since when it takes nothing.
+-- breaker: open or half-open, NULL: closed. Raises PS013, PS042.
+CREATE PROCEDURE queue_relay_status(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id, ready, in_flight, waits, dead BIGINT;
+    CALL refuse_serializable('queue_relay_status()');
+    CALL require_queue(subscription, 'peek', owner_id);
+    CALL queue_counts(owner_id, ready, in_flight, waits, dead);
+    SELECT ready AS ready, in_flight AS in_flight, waits AS `delayed`, dead AS dead, f.error AS last_error,
+           f.at AS failed_at, b.state AS breaker, b.since AS away_since
+    FROM (SELECT owner_id AS id) AS o
+    LEFT JOIN relay_breakers AS b ON b.subscription_id = o.id AND b.consumer = ''
+    LEFT JOIN (
+        SELECT u.error, u.at
+        FROM (
+            SELECT s.error, s.changed_at AS at FROM relay_breakers AS s
+            WHERE s.subscription_id = owner_id AND s.consumer = ''
+            UNION ALL
+            (SELECT w.reason, w.failed_at FROM queue_waiting AS w FORCE INDEX (queue_waiting_place)
+             WHERE w.subscription_id = owner_id AND w.failed_at IS NOT NULL
+             ORDER BY w.failed_at DESC
+             LIMIT 1)
+            UNION ALL
+            (SELECT d.reason, d.died_at FROM dead_letters AS d FORCE INDEX (dead_letters_subscription)
+             WHERE d.subscription_id = owner_id
+             ORDER BY d.id DESC
+             LIMIT 1)
+        ) AS u
+        ORDER BY u.at DESC
+        LIMIT 1
+    ) AS f ON TRUE;
+END;

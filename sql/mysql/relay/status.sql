@@ -1,6 +1,6 @@
 -- name: note_breaker
 -- Records that a process of a relay has opened its breaker, or half opened it; 'closed' forgets it, and the processes
--- that are gone. Raises PS013, PS018.
+-- that are gone. consumer: '' for all processes of a queue's relay. Raises PS013, PS018.
 CREATE PROCEDURE note_breaker(subscription LONGTEXT, consumer VARCHAR(255), state VARCHAR(10), error TEXT)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -9,7 +9,7 @@ BEGIN
     CALL require_subscription(subscription, owner_id);
     DELETE b
     FROM relay_breakers AS b LEFT JOIN consumers AS c ON c.subscription_id = b.subscription_id AND c.id = b.consumer
-    WHERE b.subscription_id = owner_id AND (c.id IS NULL OR (state = 'closed' AND b.consumer = consumer));
+    WHERE b.subscription_id = owner_id AND ((c.id IS NULL AND b.consumer <> '') OR (state = 'closed' AND b.consumer = consumer));
     IF state <> 'closed' THEN
         INSERT INTO relay_breakers (subscription_id, consumer, state, error, changed_at)
         VALUES (owner_id, consumer, state, LEFT(error, 2000), UTC_TIMESTAMP(6))

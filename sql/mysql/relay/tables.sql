@@ -92,13 +92,15 @@ CREATE TABLE IF NOT EXISTS relay_places (
 ) ENGINE = InnoDB;
 
 -- name: relay_breakers
--- Whether a process of a relay leaves its sink alone for a while, because it does not take anything.
+-- Whether a process of a relay leaves its sink alone for a while, because it does not take anything. Those of a queue's
+-- relay are no consumers of it: they share a row, whose consumer is ''.
 CREATE TABLE IF NOT EXISTS relay_breakers (
     subscription_id BIGINT NOT NULL,
     consumer VARCHAR(255) NOT NULL,
     state VARCHAR(10) NOT NULL,
     error TEXT NOT NULL,
     changed_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    since DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     PRIMARY KEY (subscription_id, consumer),
     CONSTRAINT relay_breakers_state CHECK (state IN ('open', 'half-open'))
 ) ENGINE = InnoDB;

@@ -119,3 +119,8 @@ SELECT sequence, event_id::text, state, attempts, last_error, next_attempt_at
 FROM penstock.relayed_events(
     %(subscription)s, %(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::integer
 )
+
+-- name: queue_relay_status
+-- Where the relay of a queue stands.
+SELECT ready, in_flight, delayed, dead, last_error, failed_at, breaker, away_since
+FROM penstock.queue_relay_status(%(subscription)s)

@@ -147,7 +147,7 @@ BEGIN
     pieces := copy_out(queue, taken.pieces);
     WITH failed AS (
         UPDATE queue_waiting AS w
-        SET failures = w.failures + 1, deliveries = p.deliveries,
+        SET failures = w.failures + 1, deliveries = p.deliveries, failed_at = clock_timestamp(),
             reason = CASE WHEN is_tombstone(w.payload, w.headers) THEN w.reason
                           ELSE left(COALESCE(reject.reason, ''), 2000) END,
             due_at = clock_timestamp() + make_interval(secs => COALESCE(

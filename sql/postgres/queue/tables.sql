@@ -97,7 +97,9 @@ CREATE TABLE queue_waiting (
     payload bytea NOT NULL,
     body bytea,
     created_at timestamptz NOT NULL,
-    sequenced_at timestamptz NOT NULL
+    sequenced_at timestamptz NOT NULL,
+    -- When an attempt has failed last; the reason says why.
+    failed_at timestamptz
 );
 -- Those that wait, by the time when they are due.
 CREATE INDEX queue_waiting_due ON queue_waiting (subscription_id, due_at) WHERE due_at IS NOT NULL;

@@ -75,3 +75,42 @@ BEGIN
     ORDER BY l.sequence;
 END
 $$;
+
+-- name: queue_relay_status
+-- Where the relay of a queue stands: how many of its events are ready, handed out, waiting for a retry, and dead; the
+-- newest failure, of an attempt, an event that died or a sink that takes nothing; and since when it takes nothing.
+-- breaker: open or half-open, NULL: closed. Raises PS013, PS042.
+CREATE OR REPLACE FUNCTION queue_relay_status(subscription text)
+RETURNS TABLE (
+    ready bigint, in_flight bigint, delayed bigint, dead bigint, last_error text, failed_at timestamptz, breaker text,
+    away_since timestamptz
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'peek');
+BEGIN
+    RETURN QUERY
+    SELECT n.ready, n.in_flight, n.delayed, n.dead, f.error, f.at, b.state, b.since
+    FROM queue_statistics(subscription) AS n
+    LEFT JOIN relay_breakers AS b ON b.subscription_id = queue.subscription_id AND b.consumer = ''
+    LEFT JOIN LATERAL (
+        SELECT u.error, u.at
+        FROM (
+            SELECT b.error, b.changed_at AS at
+            UNION ALL
+            (SELECT w.reason, w.failed_at FROM queue_waiting AS w
+             WHERE w.subscription_id = queue.subscription_id AND w.failed_at IS NOT NULL
+             ORDER BY w.failed_at DESC
+             LIMIT 1)
+            UNION ALL
+            (SELECT d.reason, d.died_at FROM dead_letters AS d
+             WHERE d.subscription_id = queue.subscription_id
+             ORDER BY d.id DESC
+             LIMIT 1)
+        ) AS u
+        WHERE u.at IS NOT NULL
+        ORDER BY u.at DESC
+        LIMIT 1
+    ) AS f ON true;
+END
+$$;

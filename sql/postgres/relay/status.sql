@@ -1,6 +1,6 @@
 -- name: note_breaker
 -- Records that a process of a relay has opened its breaker, or half opened it; 'closed' forgets it, and the processes
--- that are gone. Raises PS006, PS013.
+-- that are gone. consumer: '' for all processes of a queue's relay. Raises PS006, PS013.
 CREATE OR REPLACE FUNCTION note_breaker(subscription text, consumer text, state text, error text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -8,7 +8,7 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     DELETE FROM relay_breakers AS b
-    WHERE b.subscription_id = owner_id AND NOT EXISTS (
+    WHERE b.subscription_id = owner_id AND b.consumer <> '' AND NOT EXISTS (
         SELECT FROM consumers AS c WHERE c.subscription_id = owner_id AND c.id = b.consumer);
     IF state = 'closed' THEN
         DELETE FROM relay_breakers AS b WHERE b.subscription_id = owner_id AND b.consumer = note_breaker.consumer;

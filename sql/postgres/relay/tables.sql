@@ -83,13 +83,15 @@ CREATE TABLE relay_places (
 ) WITH (fillfactor = 50);
 
 -- name: relay_breakers
--- Whether a process of a relay leaves its sink alone for a while, because it does not take anything.
+-- Whether a process of a relay leaves its sink alone for a while, because it does not take anything. Those of a queue's
+-- relay are no consumers of it: they share a row, whose consumer is ''.
 CREATE TABLE relay_breakers (
     subscription_id bigint NOT NULL,
     consumer text COLLATE "C" NOT NULL,
     state text NOT NULL CHECK (state IN ('open', 'half-open')),
     error text NOT NULL,
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    since timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (subscription_id, consumer)
 );
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +18,15 @@ from ops.relay.status import relay_status
 from ops.seal import seal
 from ops.sinks.address import open_sink
 from ops.sinks.base import SinkUnavailable
+from ops.sinks.jsonl import JsonlSink
+from ops.sinks.routed import routing_of
 from penstock.errors import InvalidArgument, SubscriptionNotFound
 from penstock.publishing.publish import publish
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.ops.test_relay import FAST
-from tests.kit.log import drain
+from tests.kit.log import drain, wait_until
 from tests.kit.proof import proves
 from tests.kit.sinks import InFront
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, more
@@ -53,7 +56,7 @@ class Away(InFront):
 
     def __init__(self, sink: Any) -> None:
         super().__init__(sink)
-        self.routing = sink.routing
+        self.routing = routing_of(sink)
         self.is_away = True
         self.asked = 0
 
@@ -118,6 +121,31 @@ def test_an_open_breaker_asks_the_sink_for_nothing_and_then_with_one_block(
         relay._lanes.close()
     assert sink.asked == failed + 3
     sink.close()
+
+
+class HalfAway(Away):
+    """It takes what is of partition 0."""
+
+    def send_block(self, channel: Any, block: Any) -> None:
+        """Refuse the other partition while it is away."""
+        if block.partition == 0:
+            channel.send_block(block)
+        else:
+            super().send_block(channel, block)
+
+
+def test_the_last_error_is_told_until_it_goes_on(db: ContractDatabase, tmp_path: Path) -> None:
+    """By a relay that lives over several turns.  Guards: each condition in send_for."""
+    filled(db.connect(), partitions=2, events=2)
+    sink = HalfAway(JsonlSink(str(tmp_path)))
+    relay = Relay(db.url, SUBSCRIPTION, sink, backoff=FAST)
+    with relay.joined() as connection:
+        wait_until(lambda: relay.send_for(connection, 0.1).failures, "it has failed")
+        assert relay.stats.events == 2
+        assert relay.send_for(connection, 0).last_error.endswith("it is away")
+        sink.is_away = False
+        done = relay.send_for(connection, 30)
+        assert (done.drained, done.failures > 0, done.last_error) == (True, True, "")
 
 
 def test_the_status_says_how_far_how_fast_and_why(db: ContractDatabase, streams: Streams) -> None:

@@ -152,7 +152,7 @@ BEGIN
     UPDATE JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (
         deliveries INT PATH '$[6]', waiting_id BIGINT PATH '$[7]')) AS p
     STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
-    SET w.failures = w.failures + 1, w.deliveries = p.deliveries,
+    SET w.failures = w.failures + 1, w.deliveries = p.deliveries, w.failed_at = present,
         w.reason = IF(is_tombstone(LENGTH(w.payload), w.headers), w.reason, why);
     -- In a statement of its own: an UPDATE with a join has no order of its assignments.
     UPDATE JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (waiting_id BIGINT PATH '$[7]')) AS p
