@@ -9,7 +9,8 @@ BEGIN
     CALL require_subscription(subscription, owner_id);
     DELETE b
     FROM relay_breakers AS b LEFT JOIN consumers AS c ON c.subscription_id = b.subscription_id AND c.id = b.consumer
-    WHERE b.subscription_id = owner_id AND ((c.id IS NULL AND b.consumer <> '') OR (state = 'closed' AND b.consumer = consumer));
+    WHERE b.subscription_id = owner_id
+      AND ((c.id IS NULL AND b.consumer <> '') OR (state = 'closed' AND b.consumer = consumer));
     IF state <> 'closed' THEN
         INSERT INTO relay_breakers (subscription_id, consumer, state, error, changed_at)
         VALUES (owner_id, consumer, state, LEFT(error, 2000), UTC_TIMESTAMP(6))
