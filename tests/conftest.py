@@ -131,6 +131,13 @@ def spark(java_home: Path) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_to_other_files() -> Iterator[None]:
+    """What a file leaves open is found in it: collected later, it would fail a test of another."""
+    yield
+    gc.collect(1)  # what is young; all objects are half a million
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """What tests write lies in memory where there is room; long ones may need more than that."""
     # Of ten thousand tests, the collector of rings would look through all objects again and again:
