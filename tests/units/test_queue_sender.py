@@ -95,3 +95,44 @@ def test_a_call_that_has_ended_is_not_told_to_end() -> None:
     assert (one.error, one.aborted_at, one.is_left) == (None, None, False)
     assert sender.left_behind == 0
     sender.close()
+
+
+def test_a_call_ends_at_its_limit_also_while_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relay may wait for its database.  Guard: _look_on."""
+    monkeypatch.setattr(sink_calls, "_LOOK_SECONDS", 0.01)
+    clock, sink, told = Clock(), Deaf(), threading.Event()
+    monkeypatch.setattr(sink_calls, "abort_of", lambda channel: told.set)
+    sender = QueueSender(sink, at_once=1, seconds=5, clock=clock)
+    _sending(sender, sink, 1)
+    clock.now += 6
+    assert told.wait(10)
+    sink.over.set()
+    sender.close()
+
+
+class Stuck(Deaf):
+    """A call fails at once, and its channel is not closed before the test says so."""
+
+    def sends(self, block: RelayBlock) -> None:
+        self.begun.release()
+        raise ConnectionError("it is gone")
+
+    def closes(self) -> None:
+        assert self.over.wait(60)
+        super().closes()
+
+
+@proves("a queue's relay loses and hides nothing")
+def test_a_channel_that_cannot_be_closed_keeps_no_event() -> None:
+    """Closing is a part of the call.  Guard: `close` before `is_over` in _end."""
+    clock, sink = Clock(), Stuck()
+    sender = QueueSender(sink, at_once=1, seconds=5, clock=clock)
+    _sending(sender, sink, 1)
+    found: list[Sending] = []
+    for _ in range(2):
+        clock.now += 6
+        found += sender.results()
+    assert [(each.is_left, sender.left_behind) for each in found] == [(True, 1)]
+    sink.over.set()
+    assert sink.closed.acquire(timeout=10)
+    sender.close()

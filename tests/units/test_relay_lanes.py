@@ -117,10 +117,10 @@ def test_a_machine_without_threads_ends_the_call_later(monkeypatch: pytest.Monke
     """Guard: _abort is tried again; else nobody would look any more."""
     sink = Deaf()
     lanes = RelayLanes(sink, 1)
-    lanes.holds = lambda held: False
     _sending(lanes, 1)
     assert sink.begun.wait(10)
-    start, refused = threading.Thread.start, threading.Event()
+    start, refused, told = threading.Thread.start, threading.Event(), threading.Event()
+    monkeypatch.setattr(sink_calls, "abort_of", lambda channel: told.set)
 
     def starts(thread: threading.Thread) -> None:
         if not refused.is_set():
@@ -129,11 +129,9 @@ def test_a_machine_without_threads_ends_the_call_later(monkeypatch: pytest.Monke
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", starts)
+    lanes.holds = lambda held: False
     assert refused.wait(10)
-    (call,) = lanes._busy
-    aborted = threading.Event()
-    while not call.is_given_up:
-        aborted.wait(0.01)
+    assert told.wait(10)
     sink.over.set()
     lanes.close(1)
     assert sink.sent == [1]
