@@ -97,8 +97,10 @@ class SequencerWorker:
                     idle_pause = BUSY_PAUSE
                     stop.wait(min(BUSY_PAUSE, BUSY_SHARE * took))
                 else:
+                    # A busy log has an empty pass now and then: the first rest is as short as at
+                    # load, else it would be the longest wait of all.
+                    self.rest(stop, commit_listener, min(idle_pause, self.longest))
                     idle_pause = min(idle_pause * 2, self.longest)
-                    self.rest(stop, commit_listener, idle_pause)
 
     def rest(
         self, stop: threading.Event, commit_listener: CommitListener | None, seconds: float

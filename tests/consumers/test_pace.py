@@ -49,13 +49,14 @@ def test_an_idle_sequencer_rests_longer_each_time_up_to_a_setting(
 ) -> None:
     """Guard: the pause doubles while a round finds nothing, and begins anew when one does.
 
-    After a round that found something it is as short as the pass was.
+    After a round that found something it is as short as the pass was; after the first that found
+    nothing it is the shortest of an idle one, because a busy log has such rounds.
     """
     database.call(log, "set_setting", name="sequencer_idle_seconds", value=LONGEST)
     turns = Turns(log)
     worker = Unwoken(database_url)
     worker.run(turns)
-    doubled = [min(BUSY_PAUSE * 2**n, LONGEST) for n in range(1, IDLE + 1)]
+    doubled = [min(BUSY_PAUSE * 2**n, LONGEST) for n in range(IDLE)]
     busy = turns.pauses.pop(IDLE)
     assert 0 < busy <= BUSY_PAUSE
     assert turns.pauses == [*doubled, *doubled[: AFTER - 1]]
