@@ -166,7 +166,7 @@ class Working:
         self._numbers = itertools.count(1)
 
     def __call__(self) -> float:
-        name = f"{self.topic.rpartition('/')[2]}-{self.workers}-{next(self._numbers)}"
+        name = f"{self.topic.rpartition('/')[2]}-{self.size}-{self.workers}-{next(self._numbers)}"
         queue.subscribe(self.bench.connection, name, [self.topic])
         queue.configure(self.bench.connection, name, visibility_seconds=VISIBILITY_SECONDS)
         self.bench.settle()
