@@ -65,7 +65,7 @@ def _sequence(own: Any, past: Seeded) -> object:
     return result
 
 
-@_may_read(600, "events_pkey chunks_sequence ticks_pkey delayed_pkey deleted_topics_pkey")
+@_may_read(600, "events_tx_idx chunks_sequence ticks_pkey delayed_pkey deleted_topics_pkey")
 def _sequence_few(own: Any, past: Seeded) -> object:
     result = log.sequence(own)
     assert result.sequenced >= SOME

@@ -18,7 +18,7 @@ DECLARE
     newest_chunk bigint;
     boundary_id bigint;
     last_horizon xid8;
-    late xid8;
+    late xid8[];
     begun boolean;
     few integer := LEAST(max_events, 1000);
     is_done boolean := false;
@@ -56,17 +56,14 @@ BEGIN
     END IF;
     -- Read after the target: no event in the target has a higher id, unless the counter was set back; the same holds of
     -- the chunks and what the last pass knew.
-    SELECT e.last_value, GREATEST(c.last_value, tick.chunk_id), (
+    SELECT e.last_value, GREATEST(c.last_value, tick.chunk_id), ARRAY(
                SELECT x.tx FROM pg_snapshot_xip(tick.base) AS x (tx)
-               WHERE pg_visible_in_snapshot(x.tx, tick.target) AND x.tx <> last_horizon
-               ORDER BY x.tx
-               LIMIT 1), (
+               WHERE pg_visible_in_snapshot(x.tx, tick.target) AND x.tx <> last_horizon), (
                SELECT a.boundary_id FROM eras AS a ORDER BY a.era DESC LIMIT 1)
     INTO newest, newest_chunk, late, boundary_id
     FROM events_id AS e, chunks_id AS c;
     -- What is new is told by transactions. Ids only tell whether it is much: below 0, the counter was set back.
-    IF begun AND newest - settled_id BETWEEN 0 AND few - 1
-       AND COALESCE(pg_snapshot_xmax(tick.base)::text::bigint - late::text::bigint, 0) < 1000 THEN
+    IF begun AND newest - settled_id BETWEEN 0 AND few - 1 THEN
         SELECT f.*, GREATEST(tick.due, now_due) AS due, false AS due_left,
                CASE WHEN now_due < tick.due THEN tick.due_id ELSE 9223372036854775807 END AS due_id
         INTO pass

@@ -203,7 +203,7 @@ WAYS = {
     ),
     "below a late one": (
         _below_a_late_one,
-        ("append_few", ", append_few.late)", ")"),
+        ("append_few", "o.tx = ANY (append_few.late)", "false"),
     ),
     "below the boundary": (
         _below_the_boundary,

@@ -156,6 +156,34 @@ def test_publishers_and_sequencers_at_once(
     assert _key_order_violations(published, place) == []
 
 
+def _seen_by_a_pass_that_began_before(connection: Connection, url: str) -> list[str]:
+    """The pass has a lower number than a transaction that it sees."""
+    topic(connection)
+    with open_transaction(url) as own:
+        value(own, "SELECT pg_current_xact_id()")
+        put(connection, "seen")
+        assert log.sequence(own).sequenced == 1
+        own.commit()
+    put(connection, "next")
+    drain(connection)
+    return texts(connection)
+
+
+@proves("S2, S6, few", how="by a pass in a transaction that has begun before")
+def test_what_a_pass_has_seen_comes_once(connection: Connection, database_url: str) -> None:
+    """Guard: append_few leaves out what the base sees."""
+    assert _seen_by_a_pass_that_began_before(connection, database_url) == ["seen", "next"]
+
+
+@proves("S2, S6, few", guard="the base of append_few")
+def test_without_the_base_it_comes_again(connection: Connection, database_url: str) -> None:
+    """Mutant: no look at the base."""
+    without_guard(
+        connection, "append_few", "AND NOT pg_visible_in_snapshot(e.tx, append_few.base)", ""
+    )
+    assert _seen_by_a_pass_that_began_before(connection, database_url) != ["seen", "next"]
+
+
 #: A pass sorts all of its rows where a partition has few of them, else partition by partition.
 FEW, MANY = 20, 40
 
@@ -168,9 +196,14 @@ def _one_tick_of_transactions(connection: Connection, events: int) -> list[str]:
 
 
 @pytest.mark.parametrize("events", [FEW, MANY])
-def test_one_tick_keeps_the_order_of_commits(connection: Connection, events: int) -> None:
-    """Guard: events are numbered in id order."""
+@pytest.mark.parametrize("is_few", [True, False])
+def test_one_tick_keeps_the_order_of_commits(
+    connection: Connection, events: int, is_few: bool
+) -> None:
+    """Guard: events are numbered in id order, by append_few and by append_chunks."""
     topic(connection)
+    if not is_few:
+        without_guard(connection, "sequence", "LEAST(max_events, 1000)", "0")
     found = _one_tick_of_transactions(connection, events)
     assert found == sorted(found)
 

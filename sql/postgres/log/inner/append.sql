@@ -161,11 +161,12 @@ $$;
 -- name: append_few
 -- One pass over a tick of few events, for a fraction of the cost of append_chunks. It reads them by the numbers of
 -- their transactions, so it does not matter where the counter of ids stands. last_horizon is the number of the tick
--- before, whose transaction is looked up too; late is the oldest transaction that was open then and has committed
--- since. done is false, and nothing was changed, when an event is delayed, due, of a deleted topic or from before the
--- era, or when the tick has max_events. No chunk has a number above newest_chunk.
+-- before, whose transaction is looked up too; late has the others that were open then and have ended since. They are
+-- looked up by themselves: a range from the oldest of them would read all that others have written meanwhile, and
+-- what an open bulk load has. done is false, and nothing was changed, when an event is delayed, due, of a deleted
+-- topic or from before the era, or when the tick has max_events. No chunk has a number above newest_chunk.
 CREATE OR REPLACE FUNCTION append_few(
-    base pg_snapshot, target pg_snapshot, last_horizon xid8, late xid8, after_id bigint, boundary_id bigint,
+    base pg_snapshot, target pg_snapshot, last_horizon xid8, late xid8[], after_id bigint, boundary_id bigint,
     max_events integer, newest_chunk bigint, due bigint, due_id bigint, now_due bigint,
     OUT done boolean, OUT sequenced bigint, OUT seen bigint, OUT highest bigint, OUT grown bigint[]
 )
@@ -174,9 +175,17 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 BEGIN
     WITH fresh AS MATERIALIZED (
         SELECT e.id, e.partition_id, e.due_at
-        FROM events AS e
-        WHERE e.tx >= LEAST(pg_snapshot_xmax(append_few.base), append_few.last_horizon, append_few.late)
-          AND e.tx < pg_snapshot_xmax(append_few.target)
+        FROM (
+            SELECT n.id, n.partition_id, n.due_at, n.tx, n.xmin
+            FROM events AS n
+            WHERE n.tx >= LEAST(pg_snapshot_xmax(append_few.base), append_few.last_horizon)
+            UNION ALL
+            SELECT o.id, o.partition_id, o.due_at, o.tx, o.xmin
+            FROM events AS o
+            WHERE o.tx = ANY (append_few.late)
+              AND o.tx < LEAST(pg_snapshot_xmax(append_few.base), append_few.last_horizon)
+        ) AS e
+        WHERE e.tx < pg_snapshot_xmax(append_few.target)
           AND pg_visible_in_snapshot(e.tx, append_few.target) AND NOT pg_visible_in_snapshot(e.tx, append_few.base)
           -- Numbers of another cluster are only in rows from before the era.
           AND (e.id > append_few.boundary_id OR is_own_number(e.tx, e.xmin))
