@@ -121,8 +121,9 @@ def test_a_pass_over_few_reads_by_the_index_on_tx(long_log: Connection, analysed
     still_open = given["base"].split(":")[2]
     assert still_open, "older than all that was sequenced since"
     given |= {
-        "last_horizon": "1000000", "late": f"{{{still_open}}}", "after_id": newest, "boundary_id": 0,
-        "max_events": 1000, "newest_chunk": 1_000_000, "due": 0, "due_id": 0, "now_due": 0,
+        "last_horizon": "1000000", "late": f"{{{still_open}}}",
+        "after_id": newest, "boundary_id": 0, "max_events": 1000,
+        "newest_chunk": 1_000_000, "due": 0, "due_id": 0, "now_due": 0,
     }  # fmt: skip
     del given["last_id"]
     with long_log.transaction(force_rollback=True):
