@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import penstock
-from penstock.cli import over_http, page
+from penstock.cli import collector, over_http, page
 from penstock.cli.commands import OWN, is_here, load, load_registered, registered
 from penstock.http.address import URL_VARIABLE
 
@@ -33,8 +32,7 @@ class Commands(TyperGroup):
         try:
             return self._loaded(ctx, cmd_name)
         finally:
-            gc.freeze()  # `app` has held the collector off: what is there now stays to the end
-            gc.enable()
+            collector.let_go()
 
     def _loaded(self, ctx: Any, cmd_name: str) -> Any:
         if ctx.params.get("gateway") or over_http.is_meant():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Mapping
 
 import pytest
+
+from penstock.cli import main
 
 #: Each takes tens or hundreds of milliseconds to load.
 HEAVY = (
@@ -75,6 +78,18 @@ def test_garbage_is_looked_for_by_a_command_and_not_in_what_was_imported() -> No
         [sys.executable, "-c", _COLLECTED], check=True, capture_output=True, text=True, timeout=60
     )
     assert done.stdout.split() == ["True", "True", "True"]
+
+
+def test_a_program_that_runs_a_command_keeps_its_collector() -> None:
+    """Nothing is frozen, and a collector that is off stays off."""
+    before = gc.get_freeze_count()
+    gc.disable()
+    try:
+        assert main.run(["publish", "--help"]) == 0
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    assert gc.get_freeze_count() <= before
 
 
 def test_what_is_loaded_is_seen() -> None:
