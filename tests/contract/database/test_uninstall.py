@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import penstock
 from penstock import database
 from penstock.database import migrate
 from penstock.errors import InUse, InvalidArgument
+from penstock.topics import uninstalling
 from penstock.topics.uninstalling import installed_parts, uninstall
 from tests import command
 from tests.contract.databases import ContractDatabase
@@ -112,3 +115,36 @@ def test_who_is_at_work_is_not_held_up(db: ContractDatabase, published: Any) -> 
         assert len(penstock.fetch(own, "shop/orders", 0, 1)) == 2
         uninstall(own)
     assert _schemas(db) == ["penstock"]
+
+
+def test_what_is_made_between_two_tries_is_not_dropped(
+    db: ContractDatabase, published: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: _require_nothing_else in _is_dropped."""
+
+    def meanwhile(_: float) -> None:
+        published.rollback()
+        db.run(f"CREATE TABLE {SECOND}.mine (id INT)")
+
+    paused = SimpleNamespace(monotonic=time.monotonic, sleep=meanwhile)
+    monkeypatch.setattr(uninstalling, "time", paused)
+    with (
+        database.connect(db.url) as own,
+        pytest.raises(InvalidArgument, match=r"not Penstock's: mine\."),
+    ):
+        uninstall(own, wait_seconds=60)
+    assert len(_schemas(db)) == 2
+
+
+@proves("uninstall holds up nobody", guard="lock_wait_timeout of MariaDB")
+@pytest.mark.long_on("postgres")  # which does not have it
+@pytest.mark.parametrize("db", ["mariadb"], indirect=True)
+def test_without_that_it_waits_for_the_lock(
+    db: ContractDatabase, published: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: it waits as on MySQL, until a time limit ends it, and all others wait behind it."""
+    monkeypatch.setattr(uninstalling, "_LOCK_WAIT", "SET SESSION lock_wait_timeout = 60")
+    with database.connect(db.url) as own:
+        database.execute(own, "SET SESSION max_statement_time = 0.2")
+        with pytest.raises(Exception, match="max_statement_time"):
+            uninstall(own, wait_seconds=0)
