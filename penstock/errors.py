@@ -413,7 +413,10 @@ class NotInRole(PermissionDenied):
 
 
 class NoDiskSpace(PenstockError):
-    """The database server has no disk space left; the transaction has written nothing."""
+    """The database server, or the folder of an export, has no disk space left.
+
+    A transaction has written nothing; of an export, partitions that are whole stay.
+    """
 
 
 class TargetUnavailable(PenstockError):

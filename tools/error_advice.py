@@ -35,7 +35,7 @@ ADVICE = {
     " connect again by themselves.",
     "PermissionDenied": "Grant the right: penstock rights grant.",
     "NotInRole": "Grant the role to the login: penstock rights grant LOGIN ROLE.",
-    "NoDiskSpace": "Give the server more disk; nothing of the transaction was kept.",
+    "NoDiskSpace": "Give the server or the folder more disk, and do it again.",
     "TargetUnavailable": "Mount the disk or start the store; the next run goes on.",
     "GatewayUnavailable": "Call again; with a dedup key a repeated publish makes no second event.",
     "WebhookUnavailable": "Nothing: the relay posts it again.",

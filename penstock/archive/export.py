@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -17,11 +18,17 @@ import pyarrow.parquet as pq
 from penstock.archive.format import TABLE_SCHEMA
 from penstock.archive.log_reader import events_of, read_on
 from penstock.archive.targets import Target
-from penstock.errors import ConfigurationError, InvalidArgument
+from penstock.errors import ConfigurationError, InvalidArgument, NoDiskSpace, PenstockError
 from penstock.records import Event
 from penstock.topics.names import partition_ranges
 
 JSONL, PARQUET = FORMATS = ("jsonl", "parquet")
+#: What a disk may say after whole partitions were written, so the call was not wrong.
+_FAILURES: dict[int | None, type[PenstockError]] = {
+    errno.ENOSPC: NoDiskSpace,
+    errno.EDQUOT: NoDiskSpace,
+    errno.EIO: PenstockError,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +86,14 @@ def _typed_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if kind := _FAILURES.get(error.errno):
+            raise kind(
+                f"{path} cannot be written: {error.strerror or error}",
+                hint="partitions before it are whole; export again to another folder, with room",
+            ) from error
         raise ConfigurationError(
             f"{path} cannot be written: {error.strerror or error}",
-            hint="take a folder that this user may write to, on a disk with room for the topic",
+            hint="take a folder that this user may write to",
         ) from error
 
 

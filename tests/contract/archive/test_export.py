@@ -17,7 +17,13 @@ from penstock import archive, database
 from penstock.archive import export
 from penstock.archive.export import Exported, export_topic
 from penstock.archive.targets import Target
-from penstock.errors import ConfigurationError, EpochMissing, InvalidArgument, TopicNotFound
+from penstock.errors import (
+    ConfigurationError,
+    EpochMissing,
+    InvalidArgument,
+    NoDiskSpace,
+    TopicNotFound,
+)
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests import command
@@ -132,6 +138,6 @@ def test_nothing_is_written_before_a_refusal(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ConfigurationError, match=r"0\.jsonl cannot be written: No space left"):
+    with pytest.raises(NoDiskSpace, match=r"0\.jsonl cannot be written: No space left"):
         list(export_topic(own, STREAM, tmp_path / "full"))
     assert [each.name for each in (tmp_path / "full").iterdir()] == ["0.jsonl.unfinished"]
