@@ -134,15 +134,23 @@ def _mentioned(function: types.FunctionType, seen: set[types.FunctionType]) -> I
     seen.add(function)
     for name in set(_names(function.__code__)):
         yield name
-        helper = getattr(function.__globals__.get(name), "__wrapped__", None)
-        helper = helper or function.__globals__.get(name)
-        if (
-            isinstance(helper, types.FunctionType)
-            and helper not in seen
-            and helper.__module__.startswith("tests.")
-            and not helper.__module__.startswith("tests.contract.databases")
-        ):
-            yield from _mentioned(helper, seen)
+        for helper in _functions_in(function.__globals__.get(name)):
+            if (
+                helper not in seen
+                and helper.__module__.startswith("tests.")
+                and not helper.__module__.startswith("tests.contract.databases")
+            ):
+                yield from _mentioned(helper, seen)
+
+
+def _functions_in(given: object) -> Iterator[types.FunctionType]:
+    """The function that a name stands for, or those of a table of cases."""
+    if isinstance(given, dict | tuple):
+        for each in given.values() if isinstance(given, dict) else given:
+            yield from _functions_in(each)
+    helper = getattr(given, "__wrapped__", given)
+    if isinstance(helper, types.FunctionType):
+        yield helper
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
