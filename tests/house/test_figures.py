@@ -28,6 +28,8 @@ def test_a_part_is_no_whole_run(
                "collectonly": False}  # fmt: skip
     assert nothing.keys() <= vars(pytestconfig.option).keys()
     assert last_run.whole_run(Namespace(**(nothing | told))) == name
+    del nothing["lf"]  # as with -p no:cacheprovider
+    assert last_run.whole_run(Namespace(**(nothing | told))) == name
 
 
 def test_what_was_left_is_shown_with_its_time(

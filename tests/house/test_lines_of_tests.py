@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from tools.lines_of_tests import KINDS, Lines, lines, told
@@ -12,6 +13,10 @@ def test_new_code_may_have_more_tests(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir(parents=True)
         name = "a.sql" if folder.startswith("sql") else "a.py"
         (tmp_path / folder / name).write_text(text)
+    (tmp_path / "tests" / "data.parquet").write_bytes(b"\0\n")
+    (tmp_path / ".gitignore").write_text("made.json\n")
+    (tmp_path / "tests" / "made.json").write_text("1\n")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     found = lines(tmp_path)
     assert (found.tests, [*found.code.values()]) == (2, [1, 3, 0])
     before = {kind: count for kind, (_, _, count) in KINDS.items()}

@@ -38,5 +38,6 @@ def pytest_terminal_summary(
 
 def whole_run(told: Namespace) -> str | None:
     """What a run of all tests is called; None when more than the marker chooses them."""
-    is_chosen = told.keyword or told.proves or told.lf or told.deselect or told.collectonly
+    chosen = "keyword", "proves", "lf", "deselect", "collectonly"  # lf: with pytest's cache alone
+    is_chosen = any(getattr(told, each, None) for each in chosen)
     return None if is_chosen else _RUNS.get(told.markexpr)
