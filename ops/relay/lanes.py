@@ -139,7 +139,7 @@ class RelayLanes(SinkCalls[Lane]):
 
     def end(self, lane: Lane) -> None:
         """Close the channel; the lane is gone when that is done."""
-        self._begin(lane, SinkCall.close, self._forget)
+        self._begin(lane, SinkCall.close, self._forget, is_closing=True)
 
     def end_others(self, leases: Iterable[Lease]) -> None:
         """End the lanes of leases that are not among these."""
@@ -169,10 +169,18 @@ class RelayLanes(SinkCalls[Lane]):
         self.end_calls()
         self._lanes.clear()
 
-    def _begin(self, lane: Lane, work: Callable[[SinkCall[Lane]], object], then: Then) -> None:
+    def _begin(
+        self,
+        lane: Lane,
+        work: Callable[[SinkCall[Lane]], object],
+        then: Then,
+        *,
+        is_closing: bool = False,
+    ) -> None:
         assert not lane.is_busy
         lane.is_busy, lane.then = True, then
-        self.begin(SinkCall(lane, lane.served, self._clock(), lane.channel), work)
+        call = SinkCall(lane, lane.served, self._clock(), lane.channel, is_closing=is_closing)
+        self.begin(call, work)
 
     def _back(self, call: SinkCall[Lane]) -> Lane:
         """A lane whose call is over, or left behind: then the lane is gone."""

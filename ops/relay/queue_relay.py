@@ -55,6 +55,8 @@ AWAY_AFTER = 5
 _STOP_SECONDS = 10.0
 _WAKE_SECONDS = 0.2
 _REST_SECONDS = 0.02
+#: Who gets through says so again after this: another may have found the sink away, and died.
+_TELL_SECONDS = 30.0
 
 
 class _Marks(LoopSetting):
@@ -108,7 +110,7 @@ class QueueRelay(Rounds):
         #: What is finished and not marked yet, because the database was away.
         self._unmarked: list[Sending] = []
         self._known_as: dict[str, str] = {}
-        self._look_at = self._extended_at = clock()
+        self._look_at = self._extended_at = self._told_at = clock()
         self._pause = self.options.poll_seconds
         #: Whether it was connected, and its sink there, since it runs.
         self._has_begun = False
@@ -316,6 +318,9 @@ class QueueRelay(Rounds):
         while self._unmarked:
             self._failed(connection, self._unmarked[0])
             del self._unmarked[0]
+        if sent and self._clock() - self._told_at >= _TELL_SECONDS:
+            self._told_at = self._clock()
+            self._told.forget()
         if self._has_answered or self._breaker.state != CLOSED:
             self._told.tell(connection, self.stats.last_error)
         return marked

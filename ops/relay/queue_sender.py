@@ -52,7 +52,8 @@ class QueueSender(SinkCalls[Delivery]):
         return min(map(self._limit, self._busy), default=None)
 
     def _limit(self, one: Sending) -> float:
-        return one.began + self._seconds if one.leave_at is None else one.leave_at
+        leave_at = one.leave_at
+        return one.began + self._seconds if leave_at is None else leave_at
 
     def results(self) -> list[Sending]:
         """What is finished since this was asked last, also what takes too long."""
@@ -67,7 +68,7 @@ class QueueSender(SinkCalls[Delivery]):
         return found
 
     def close(self) -> None:
-        """Close every channel.  What is under way is left behind."""
+        """Close every channel.  What is under way is told to end, and left."""
         self.end_calls()
         while self._idle:
             topic, channels = self._idle.popitem()

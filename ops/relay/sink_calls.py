@@ -51,6 +51,8 @@ class SinkCall(Generic[T]):
     is_left: bool = False
     #: It has returned: there is nothing to end, and nothing to leave behind.
     is_over: bool = False
+    #: It closes its channel: nothing of it can be ended, and `abort` is not for what closes.
+    is_closing: bool = False
 
     @property
     def is_given_up(self) -> bool:
@@ -60,7 +62,8 @@ class SinkCall(Generic[T]):
     @property
     def leave_at(self) -> float | None:
         """When it is left behind, if it has not ended until then."""
-        return None if self.aborted_at is None else self.aborted_at + ABORT_SECONDS
+        aborted_at = self.aborted_at  # once: another thread may set it back
+        return None if aborted_at is None else aborted_at + ABORT_SECONDS
 
     def close(self) -> None:
         """Close its channel."""
@@ -154,12 +157,20 @@ class SinkCalls(Generic[T]):
                 yield from self._leave(list(self._busy))
 
     def end_calls(self) -> None:
-        """End the threads.  What is under way is left behind."""
-        self._leave(list(self._busy))
+        """End the threads.  What is under way is told to end, and nobody waits for it for long.
+
+        It was given no time, so it does not count as a call that does not end.
+        """
+        self._abort(list(self._busy))
         self._closed.set()
         if self._threads is not None:
             self._threads.end()
             self._threads = None
+        for call in list(self._busy):
+            if self._let_go(call):
+                del self._busy[call]
+            else:  # it is over: nobody has taken its channel from it
+                call.close()
         self.wake = lambda: None
 
     def _side_threads(self) -> SideThreads:
@@ -180,7 +191,8 @@ class SinkCalls(Generic[T]):
         self._abort(filter(self._must_end, list(self._busy)))
 
     def _is_overdue(self, call: SinkCall[T]) -> bool:
-        return call.leave_at is not None and self._clock() >= call.leave_at
+        leave_at = call.leave_at
+        return leave_at is not None and self._clock() >= leave_at
 
     def _taken(self) -> list[SinkCall[T]]:
         found = []
@@ -225,25 +237,22 @@ class SinkCalls(Generic[T]):
                     continue
                 # Before the thread runs: the call may return at once.
                 call.aborted_at = self._clock()
-                channel = call.channel
+                channel = None if call.is_closing else call.channel
             if channel is None:
                 continue
             try:
                 threading.Thread(target=_end_call, args=(channel,), daemon=True).start()
             except RuntimeError as error:  # the machine has no thread for it: at the next look
                 log.warning("a call of %s cannot be ended now: %s", self._sink.name, error)
-                call.aborted_at = None
+                with self._lock:
+                    call.aborted_at = None
 
     def _leave(self, calls: Iterable[SinkCall[T]]) -> list[SinkCall[T]]:
         """Go on without calls that do not end."""
         left = []
         for call in calls:
-            with self._lock:
-                if call.is_over:
-                    continue
-                call.is_left = True
-                call.error = SinkUnavailable("a call of the sink does not end")
-                self._count_left(1)
+            if not self._let_go(call):
+                continue
             self.left_behind += 1
             log.error(
                 "%s partition %s: a call of the sink %s does not end, and is left behind",
@@ -252,6 +261,16 @@ class SinkCalls(Generic[T]):
             del self._busy[call]
             left.append(call)
         return left
+
+    def _let_go(self, call: SinkCall[T]) -> bool:
+        """Leave it behind.  False when it is over: then its channel is the caller's again."""
+        with self._lock:
+            if call.is_over:
+                return False
+            call.is_left = True
+            call.error = SinkUnavailable("a call of the sink does not end")
+            self._count_left(1)
+        return True
 
     def _count_left(self, more: int) -> None:
         self.left += more

@@ -83,6 +83,10 @@ class ToldBreaker:
         self._breaker, self._sink, self._subscription = breaker, sink, subscription
         self._told = told
 
+    def forget(self) -> None:
+        """The database may say something else by now: tell it again."""
+        self._told = None
+
     def tell(self, connection: Connection, error: str, consumer: str = "") -> None:
         """Record it if it has changed."""
         state = self._breaker.state

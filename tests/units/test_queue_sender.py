@@ -10,6 +10,7 @@ import pytest
 
 from ops.relay import sink_calls
 from ops.relay.queue_sender import QueueSender, Sending
+from ops.relay.sink_calls import SinkCall
 from ops.sinks.base import RelayBlock
 from tests.kit.deaf_sinks import DeafSink
 from tests.kit.proof import proves
@@ -17,6 +18,21 @@ from tests.kit.stream import Clock
 from tests.relay.blocks import block, lease
 
 NO_DELIVERY: Any = None
+
+
+class SetBack(SinkCall[Any]):
+    """Its end could not be begun: `aborted_at` is set back after each look."""
+
+    looks = 0
+
+    @property
+    def aborted_at(self) -> float | None:
+        self.looks += 1
+        return 0.0 if self.looks % 2 else None
+
+    @aborted_at.setter
+    def aborted_at(self, _: float | None) -> None:
+        """The test says it."""
 
 
 class Deaf(DeafSink):
@@ -136,3 +152,34 @@ def test_a_channel_that_cannot_be_closed_keeps_no_event() -> None:
     sink.over.set()
     assert sink.closed.acquire(timeout=10)
     sender.close()
+
+
+def test_the_channel_of_what_nobody_took_is_closed() -> None:
+    """Guard: `close` in end_calls."""
+    sink = Deaf()
+    sink.over.set()
+    sender = QueueSender(sink, at_once=1, seconds=60)
+    _sending(sender, sink, 1)
+    sender.wait(10)
+    sender.close()
+    assert sink.closed.acquire(blocking=False)
+
+
+def test_what_is_under_way_at_the_end_is_told_to_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It had no time, so it is not told to be left behind.  Guard: `_abort` in end_calls."""
+    sink = Deaf()
+    monkeypatch.setattr(sink_calls, "abort_of", lambda channel: sink.over.set)
+    sender = QueueSender(sink, at_once=1, seconds=60)
+    _sending(sender, sink, 1)
+    sender.close()
+    assert sink.closed.acquire(timeout=10)
+    assert (sender.left_behind, caplog.text) == (0, "")
+
+
+def test_an_end_that_is_set_back_ends_no_look() -> None:
+    """Guards: aborted_at is read once in leave_at, and leave_at in _is_overdue and _limit."""
+    sender = QueueSender(Deaf(), at_once=1, seconds=5, clock=Clock())
+    assert sender._is_overdue(SetBack(NO_DELIVERY, lease(), 7.0))
+    assert sender._limit(SetBack(NO_DELIVERY, lease(), 7.0)) == sink_calls.ABORT_SECONDS

@@ -10,6 +10,7 @@ import pytest
 
 from ops.relay import sink_calls
 from ops.relay.lanes import Lane, RelayLanes
+from ops.relay.threads import SideThreads
 from ops.sinks.base import RelayBlock
 from penstock.records import Lease
 from tests.kit.deaf_sinks import DeafSink
@@ -135,3 +136,20 @@ def test_a_machine_without_threads_ends_the_call_later(monkeypatch: pytest.Monke
     sink.over.set()
     lanes.close(1)
     assert sink.sent == [1]
+
+
+def test_what_closes_is_not_told_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is lost, so the lane is closed.  Guard: is_closing in _abort."""
+    sink, given, told = Deaf(), list[Any](), list[Any]()
+    lanes = RelayLanes(sink, 1)
+    lane = lanes.enter(HELD, lease(), 1)
+    lane.channel = sink.open(lane.served)
+    with monkeypatch.context() as patch:
+        patch.setattr(SideThreads, "give", lambda _, work: given.append(work))
+        patch.setattr(threading.Thread, "start", told.append)
+        lanes.holds = lambda held: False
+        lanes.end(lane)
+        assert (lanes.finished(), told) == ([], [])
+    given[-1]()
+    assert (lanes.finished(), sink.closed, lanes.of(HELD)) == ([lane], 1, lane)
+    lanes.close(1)
