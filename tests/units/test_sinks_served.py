@@ -51,6 +51,15 @@ def _served(relay: Any) -> groups._Served:
     return groups._Served("a", _Sink, lambda _: relay)  # type: ignore[arg-type]
 
 
+def test_the_last_error_is_that_of_the_last_turn() -> None:
+    """The relay says for how long it is told (`send_for`).  Guard: _note."""
+    served, errors = _served(_Relay(_said(0, 1), _said(1, 0))), []
+    for _ in range(2):
+        served.turn(1, threading.Event())
+        errors.append(served.result().last_error)
+    assert errors == ["it hiccuped", ""]
+
+
 def test_after_a_turn_that_raised_there_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is longer each time, until a turn is good.  Guard: _later."""
     monkeypatch.setattr(groups, "backoff", lambda failures: 100.0 * failures)

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from ops.relay.queue_relay import QueueRelay
 from ops.relay.queue_status import queue_relay_status
 from ops.sinks.base import EventRefused, SinkUnavailable
 from penstock.errors import SubscriptionNotFound
@@ -14,9 +15,10 @@ from penstock.records import Event
 from penstock.subscriptions import queue
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
-from tests.contract.ops.test_queue_relay import bad, relayed
+from tests.contract.ops.test_queue_relay import QUICK, bad, relayed
 from tests.kit.proof import proves
 from tests.kit.queue import QUEUE, filled, more, pass_time
+from tests.kit.stream import Clock
 from tests.kit.taking import Taking
 
 
@@ -72,6 +74,24 @@ def test_a_sink_that_is_away_is_told_until_it_takes_something(db: ContractDataba
         back = queue_relay_status(own, QUEUE)
         assert (back.breaker, back.away_since, back.waiting) == ("closed", None, 0)
         assert count(db, "relay_breakers") == 0
+
+
+@proves("a queue's relay loses and hides nothing")
+def test_who_gets_through_says_so_again(db: ContractDatabase) -> None:
+    """Another that found the sink away may be dead.  Guard: `forget` in _mark."""
+    with closing(db.connect()) as own:
+        filled(own, 1)
+        clock = Clock()
+        lives = QueueRelay(db.url, QUEUE, Taking(), QUICK, clock=clock)
+        assert lives.run_for(20).events == 1
+        more(own, 6, start=2)
+        away = Taking()
+        away.is_away = True
+        assert relayed(db, away).is_away
+        pass_time(own, 400)
+        clock.now += 31
+        assert lives.run_for(20).events == 7
+        assert queue_relay_status(own, QUEUE).breaker == "closed"
 
 
 @pytest.mark.parametrize("events", [1, 4])
