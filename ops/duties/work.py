@@ -167,8 +167,9 @@ def _relay(unit: DutyUnit, setup: Setup) -> Did:
             done = relay.run_for(setup.max_seconds, until_drained=True)
             return Did(done.events, done, DONE if done.drained else LEFT, done.last_error)
         sent = relay.run_for(setup.max_seconds)
-    error = sent.last_error if sent.is_away else ""
-    return Did(sent.events, sent, DONE if sent.drained else LEFT, error)
+    state, counts = DONE if sent.drained else LEFT, f"{sent.events} events were taken"
+    error = f"{counts} and {sent.failures} failed: {sent.last_error}" if sent.is_away else ""
+    return Did(sent.events, sent, state, error)
 
 
 def _backfill(unit: DutyUnit, setup: Setup) -> Did:

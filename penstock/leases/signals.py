@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+#: A terminal and a program in between may both tell the same Ctrl-C.
+_SAME_SECONDS = 0.3
+
 
 @contextmanager
 def stopped_by_signals(
@@ -25,7 +29,7 @@ def stopped_by_signals(
 ) -> Iterator[threading.Event]:
     """The event that ends a run: the caller's, or one that signals set while the block runs.
 
-    ``again``: what a second signal does.
+    ``again``: what a second signal does, unless it comes with the first.
     """
     if stop is not None:
         if not callable(getattr(stop, "is_set", None)) or _is_async(stop):
@@ -82,21 +86,22 @@ def _handling(
     """Call `tell` at the first signal.  False where Penstock may not handle signals.
 
     Only the main thread may handle signals, and a handler that the application has set stays.  A
-    second signal calls `again`, or does what it would have done without Penstock.
+    second signal calls `again`, or does what it would have done without Penstock.  One that comes
+    within `_SAME_SECONDS` is the first one once more to who gave `again`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield False
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     ours = {number: found for number, found in before.items() if _is_default(found)}
-    asked: list[int] = []
+    asked: list[float] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
         if again is None:
             restore()
-        elif asked:
+        elif asked and monotonic() - asked[0] >= _SAME_SECONDS:
             again()
-        asked.append(number)
+        asked.append(monotonic())
         tell()
 
     def restore() -> None:
