@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.md") if path.name != "README.md")
 #: Only through a gateway.
 OF_THE_GATEWAY = {("queue", "receive"), ("queue", "acknowledge")}
+#: Here the words of a call end.
+OF_THE_SHELL = {"--", ">", "|", "&", "&&", ";"}
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -45,9 +48,9 @@ def commands() -> list[tuple[str, list[str]]]:
 
 
 def faults(words: list[str]) -> list[str]:
-    """The sub-commands and options of a call that the command line does not know."""
+    """The sub-commands, options and arguments of a call that the command line does not know."""
     command: Any = typer.main.get_command(root)
-    words = words[: words.index("--")] if "--" in words else words
+    words = list(takewhile(lambda word: word not in OF_THE_SHELL, words))
     while words and hasattr(command, "get_command"):
         context = typer.Context(command)
         inner = command.get_command(context, words[0])
@@ -56,7 +59,8 @@ def faults(words: list[str]) -> list[str]:
         if command is None:
             return words[:1]
     known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
-    return [word for word in words if word.startswith("-") and word not in known]
+    unknown = [word for word in words if word.startswith("-") and word not in known]
+    return unknown or command.make_parser(typer.Context(command)).parse_args(list(words))[1]
 
 
 def test_the_commands_of_the_pages_exist() -> None:
@@ -70,3 +74,4 @@ def test_the_commands_of_the_pages_exist() -> None:
 def test_a_command_that_is_not_there_is_found() -> None:
     assert faults(["publsh"]) == ["publsh"]
     assert faults(["topic", "create", "a/b", "--partition", "3"]) == ["--partition"]
+    assert faults(["erase", "a/b", "--key", "Ada"]) == ["a/b"]
