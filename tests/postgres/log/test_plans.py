@@ -162,7 +162,7 @@ def test_a_pass_over_a_backlog_reads_what_it_numbers(long_log: Connection) -> No
 
 def test_late_ones_are_found_by_their_transactions(long_log: Connection) -> None:
     """Guard: first_id_of's order by no index of the primary key."""
-    newest = value(long_log, "SELECT max(tx)::text FROM penstock.events")
+    newest = value(long_log, "SELECT max(tx::text::bigint)::text FROM penstock.events")
     plan = plan_of(long_log, "first_id_of", transactions=f"{{{newest}}}")
     assert all(name.endswith("_tx_idx") for name in _indexes(plan)), _indexes(plan)
 

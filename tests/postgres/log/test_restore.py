@@ -151,7 +151,7 @@ def test_a_dump_into_a_new_cluster(tmp_path: Path) -> None:
                 put(connection, "unseen")
                 late.commit()
             before = texts(connection)
-            newest_tx = value(connection, "SELECT max(tx)::text::bigint FROM penstock.events")
+            newest_tx = value(connection, "SELECT max(tx::text::bigint) FROM penstock.events")
         with _server(tmp_path / "new") as new:
             url = _dump_and_restore(old, new, tmp_path / "dump")
             with psycopg.connect(url, autocommit=True) as connection:
