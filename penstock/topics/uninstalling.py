@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock import database
 from penstock.database import catalog, config, sessions
-from penstock.errors import InUse, InvalidArgument, PenstockError, error_text
+from penstock.errors import InUse, InvalidArgument, NotMigrated, PenstockError, error_text
 from penstock.topics import names, rights
 
 _TABLE = re.compile(r"^CREATE [^\n(]*?(?:TABLE|VIEW) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
@@ -22,7 +22,17 @@ _MOST_NAMES = 5
 #: How long it tries while somebody is at work in the schema, and how long it pauses between tries.
 WAIT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
+#: Nobody who reads or writes waits behind this lock.  Autovacuum gives way to it, after
+#: deadlock_timeout, and keeps out then; it does not give way to NOWAIT.
+_VACUUM_LOCK = "LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE"
+_VACUUM_WAIT = (
+    "SELECT set_config('lock_timeout', (s.setting::integer + 1000)::text, true)"
+    " FROM pg_catalog.pg_settings AS s WHERE s.name = 'deadlock_timeout'"
+)
 _LOCK = "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT"
+#: For what LOCK does not take: the schema, in which somebody may be about to make something, and
+#: sequences.  A transaction holds one that it has used to its end, whatever it rolls back to.
+_SHORT_WAIT = "SET LOCAL lock_timeout = '10ms'"
 #: MySQL waits for a second at least; MariaDB need not wait.
 _LOCK_WAIT = "SET SESSION lock_wait_timeout = /*!80000 1 */ /*M! 0 */"
 
@@ -93,7 +103,8 @@ def uninstall(connection: Any, *, wait_seconds: float = WAIT_SECONDS) -> list[In
         if time.monotonic() >= deadline:
             raise InUse(
                 f"somebody is at work in the schema {schema}; nothing was dropped",
-                hint="stop the daemon, the gateway, consumers and publishers, and try again",
+                hint="stop the daemon, the gateway, consumers and publishers, on PostgreSQL also "
+                "VACUUM, and try again",
             )
         time.sleep(_PAUSE_SECONDS)
     return [_dropped(connection, engine, each) for each in parts]
@@ -111,18 +122,28 @@ def _is_dropped(connection: Any, engine: rights.Roles, schema: str) -> bool:
             with _short_lock_waits(connection):
                 database.execute(connection, f"DROP DATABASE {engine.quoted(schema)}")
             return True
-        rows = database.call(connection, "installed_parts", schema=schema)
-        tables = [name for name, kind in rows if kind in {"table", "slice"}]
-        named = ", ".join(f"{engine.quoted(schema)}.{engine.quoted(name)}" for name in tables)
-        with sessions.of_connection(connection).transaction(connection):
-            database.execute(connection, _LOCK.format(named))
-            _require_nothing_else(connection, schema)
-            # The schema's own lock: somebody may be about to make something in it.
-            database.execute(connection, "SET LOCAL lock_timeout = '100ms'")
-            database.execute(connection, f"DROP SCHEMA {engine.quoted(schema)} CASCADE")
+        return _is_dropped_in_postgres(connection, engine, schema)
     except Exception as error:  # a driver's
         if not database.is_contention(error):
             raise
+        return False
+
+
+def _is_dropped_in_postgres(connection: Any, engine: rights.Roles, schema: str) -> bool:
+    rows = database.call(connection, "installed_parts", schema=schema)
+    tables = [name for name, kind in rows if kind in {"table", "slice"}]
+    if not tables:  # another uninstall was quicker
+        return True
+    named = ", ".join(f"{engine.quoted(schema)}.{engine.quoted(name)}" for name in tables)
+    try:
+        with sessions.of_connection(connection).transaction(connection):
+            database.execute(connection, _VACUUM_WAIT)
+            database.execute(connection, _VACUUM_LOCK.format(named))
+            database.execute(connection, _LOCK.format(named))
+            database.execute(connection, _SHORT_WAIT)
+            _require_nothing_else(connection, schema)
+            database.execute(connection, f"DROP SCHEMA {engine.quoted(schema)} CASCADE")
+    except NotMigrated:  # a table was dropped since its name was read: clean drops slices
         return False
     return True
 
