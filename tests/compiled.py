@@ -7,7 +7,6 @@ tests in the same order, so each of them would compile all of them: a third of a
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,9 @@ def import_a_share(config: pytest.Config) -> None:
     root = config.rootpath
     for path in sorted(root.glob("tests/**/test_*.py"))[number::processes]:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # as at the collection, which tells it
-                import_path(
-                    path, mode=ImportMode.importlib, root=root, consider_namespace_packages=False
-                )
+            import_path(
+                path, mode=ImportMode.importlib, root=root, consider_namespace_packages=False
+            )
         except (Exception, pytest.skip.Exception):
             _forget(path)  # the collection tells what is wrong
 

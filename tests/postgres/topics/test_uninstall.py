@@ -83,6 +83,20 @@ def test_a_slice_that_clean_has_detached_is_not_yours(connection: Connection) ->
     assert connection.execute("SELECT to_regnamespace('penstock')").fetchone() == (None,)
 
 
+@proves("uninstall holds up nobody")
+def test_who_makes_something_in_the_schema_is_not_held_up(
+    connection: Connection, database_url: str
+) -> None:
+    """Guard: lock_timeout. Without it the drop waits, and takes what was made."""
+    connection.execute("SET statement_timeout = '5s'")
+    with psycopg.connect(database_url) as other:
+        other.execute("CREATE TABLE penstock.mine (id int)")
+        with pytest.raises(InUse):
+            uninstall(connection, wait_seconds=0)
+    with pytest.raises(InvalidArgument, match=r"not Penstock's: mine\."):
+        uninstall(connection)
+
+
 @proves("uninstall holds up nobody", guard="`NOWAIT`")
 def test_without_nowait_it_stands_in_everybodys_way(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
