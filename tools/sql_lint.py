@@ -1,8 +1,9 @@
 """Keep `sql/mysql` within MySQL 8.0 and MariaDB 10.6, and its procedures within their transaction.
 
 It finds what one of the engines, or a supported version, does not know, by the words of the text
-without comments and strings. In all of `sql/` it finds lines that are too long. Run it as
-`python -m tools.sql_lint`; it exits with 1 and names every fault.
+without comments and strings. In all of `sql/` it finds lines that are too long, and refusals that
+depend on the rows of a query. Run it as `python -m tools.sql_lint`; it exits with 1 and names every
+fault.
 """
 
 from __future__ import annotations
@@ -74,6 +75,20 @@ _GATHERS = re.compile(r"\b(GROUP_CONCAT|JSON_ARRAYAGG|JSON_OBJECTAGG)\s*\(", re.
 _SETS_LIMIT = re.compile(
     r"\bSET\s+SESSION\s+group_concat_max_len\b(?!\s*=\s*limit_before)", re.IGNORECASE
 )
+#: What refuses a caller: a function on PostgreSQL, a procedure on MySQL.
+_CHECK = re.compile(r"\b(?:refuse|(?:refuse|require|lock)_\w+)\s*\(", re.IGNORECASE)
+#: What says where in a statement a check stands.
+_CLAUSE = re.compile(
+    r":=|\b(?:FUNCTION|SELECT|PERFORM|RETURN|IF|ELSIF|WHILE|VALUES|(?<!DISTINCT )FROM|JOIN|ON|USING"
+    r"|WHERE|HAVING)\b",
+    re.IGNORECASE,
+)
+_READS = {"FROM", "JOIN", "ON", "USING", "WHERE", "HAVING"}
+_CLOSED = re.compile(r"\([^()]*\)")
+#: Nothing but the check is read: it always runs.
+_ALONE = re.compile(r"\w+\s*\([^()]*\)\s+AS\s+\w+\s*\Z", re.IGNORECASE)
+_FUNCTION = re.compile(r"^CREATE FUNCTION\b.*?(?=^CREATE |\Z)", re.DOTALL | re.MULTILINE)
+_REFUSES = re.compile(rf"\bSIGNAL\b|\bCALL\s+{_CHECK.pattern}", re.IGNORECASE)
 #: User variables, which the caller may set to anything, and why nothing depends on their value.
 USER_VARIABLES = {
     "@penstock_acting": "counts only for a gateway's login, with the savepoint of act_as",
@@ -96,6 +111,9 @@ def check(path: Path, text: str) -> Iterator[str]:
     yield from _long_lines(path, text)
     if path.parts[1] == "mysql":
         yield from _mysql(path, text)
+    late = _late_checks if path.parts[1] == "postgres" else _refusals
+    for line in late(_blanked(_NOISE, text)):
+        yield f"{path}:{line}: a query that finds no row runs no check: check before the query"
 
 
 def _long_lines(path: Path, text: str) -> Iterator[str]:
@@ -154,6 +172,37 @@ def _gathered(path: Path, text: str) -> Iterator[str]:
                 f"{path}:{_line(code, found.start())}: {found[1].upper()} without its limit set"
                 " cuts off in silence: join, or set group_concat_max_len before it"
             )
+
+
+def _late_checks(code: str) -> Iterator[int]:
+    """The lines of checks for which a plan of PostgreSQL may find no row to run them for.
+
+    One that reads an empty table first answers a caller without rights with no rows.
+    """
+    begin = 0
+    for end in (*(found.start() for found in re.finditer(r";|\$\$", code)), len(code)):
+        statement = code[begin:end]
+        for found in _CHECK.finditer(statement):
+            clause = _clause(statement[: found.start()])
+            alone = clause == "FROM" and _ALONE.match(statement, found.start())
+            if clause in _READS and not alone:
+                yield _line(code, begin + found.start())
+        begin = end
+
+
+def _clause(before: str) -> str:
+    """The last word of a clause in what stands before a place and is not closed there."""
+    while (rest := _CLOSED.sub(" ", before)) != before:
+        before = rest
+    words: list[str] = _CLAUSE.findall(before)
+    return words[-1].upper() if words else ""
+
+
+def _refusals(code: str) -> Iterator[int]:
+    """The lines where a MySQL function, which a query can call, refuses: a procedure does."""
+    for function in _FUNCTION.finditer(code):
+        for found in _REFUSES.finditer(function[0]):
+            yield _line(code, function.start() + found.start())
 
 
 def _open_calls(code: str) -> Iterator[int]:

@@ -77,6 +77,36 @@ def test_a_line_has_120_characters_at_most(dialect: str) -> None:
     assert faults(f"SELECT 1;\n{longer}\n", path) == [fault]
 
 
+@pytest.mark.parametrize(
+    ("body", "late"),
+    [
+        ("SELECT a FROM t WHERE b = require_topic(f.topic)", True),
+        ("SELECT a FROM t WHERE CASE WHEN b > lower(c) THEN refuse('PS002', 'no') END", True),
+        ("SELECT a FROM t JOIN u ON u.id = (lock_topic(f.topic, 'read')).id", True),
+        ("SELECT a FROM require_queue(f.name, 'peek') AS q JOIN t ON t.id = q.id", True),
+        ("WITH q AS (SELECT FROM require_queue(f.name) AS r)\nSELECT a FROM q JOIN t ON b", True),
+        ("SELECT q.a FROM require_queue(f.name, 'peek') AS q", False),
+        ("WITH d AS (SELECT b FROM t) SELECT require_topic_for(d.b) FROM d", False),
+        ("DECLARE a bigint := require_topic(b); BEGIN SELECT c FROM t WHERE d = a; END", False),
+        ("FOR a IN SELECT b FROM t WHERE c LOOP PERFORM require_name(a); END LOOP", False),
+        ("IF EXISTS (SELECT FROM t WHERE a) THEN PERFORM refuse('PS002', 'no'); END IF", False),
+    ],
+)
+def test_a_check_does_not_wait_for_rows(body: str, late: bool) -> None:
+    code = f"CREATE FUNCTION f() SET search_path FROM CURRENT AS $$\n{body}\n$$;"
+    path = Path("sql/postgres/log/x.sql")
+    fault = f"{path}:2: a query that finds no row runs no check: check before the query"
+    assert faults(code, path) == ([fault] if late else [])
+
+
+@pytest.mark.parametrize("refusal", ["CALL require_topic(a, b);", "SIGNAL SQLSTATE 'PS002';"])
+def test_on_mysql_no_function_refuses(refusal: str) -> None:
+    """A query may call it, for no row."""
+    body = f"f(a INT) READS SQL DATA\nBEGIN\n    {refusal}\nEND;\n\n"
+    (fault,) = faults(f"CREATE PROCEDURE {body}CREATE FUNCTION {body}CREATE PROCEDURE {body}")
+    assert fault.startswith(f"{HERE}:8: a query that finds no row runs no check")
+
+
 UNDONE = "{{on error: CALL undo_call()}}"
 BEGUN, ENDED = "CALL begin_call('p()');", "CALL end_call();"
 

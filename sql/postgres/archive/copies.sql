@@ -83,11 +83,13 @@ RETURNS TABLE (
     location text, layout smallint, first_row bigint
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic(topic);
 BEGIN
     RETURN QUERY
     SELECT p.number, c.log_epoch, c.target, c.state, c.detail, c.changed_at, c.location, c.layout, c.first_row
     FROM partitions AS p JOIN epoch_copies AS c ON c.partition_id = p.id
-    WHERE p.topic_id = require_topic(copies_of.topic)
+    WHERE p.topic_id = source_id
     ORDER BY p.number, c.log_epoch, c.target;
 END
 $$;
@@ -195,11 +197,13 @@ $$;
 CREATE OR REPLACE FUNCTION suspected_copies_of(topic text)
 RETURNS TABLE (partition integer, log_epoch integer, target text, reason text, suspected_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic(topic);
 BEGIN
     RETURN QUERY
     SELECT p.number, s.log_epoch, s.target, s.reason, s.suspected_at
     FROM partitions AS p JOIN suspected_copies AS s ON s.partition_id = p.id
-    WHERE p.topic_id = require_topic(suspected_copies_of.topic)
+    WHERE p.topic_id = source_id
     ORDER BY p.number, s.log_epoch, s.target;
 END
 $$;

@@ -235,13 +235,18 @@ RETURNS TABLE (
     partition integer, log_epoch integer, old_checksum text, checksum text, erasure uuid, reason text,
     reissued_by text, reissued_at timestamptz
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic(topic);
+BEGIN
+    RETURN QUERY
     SELECT p.number, r.log_epoch, r.old_checksum, r.checksum, r.erasure, e.reason, r.reissued_by, r.reissued_at
     FROM partitions AS p
     JOIN reissued_seals AS r ON r.partition_id = p.id
     JOIN erasures AS e ON e.erasure = r.erasure
-    WHERE p.topic_id = require_topic(reissued_of.topic)
-    ORDER BY p.number, r.log_epoch, r.reissued_at
+    WHERE p.topic_id = source_id
+    ORDER BY p.number, r.log_epoch, r.reissued_at;
+END
 $$;
 
 -- name: erased_of

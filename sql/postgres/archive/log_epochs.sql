@@ -6,6 +6,8 @@ RETURNS TABLE (
     checksum text, sealed_at timestamptz, dropped_at timestamptz, targets text[], known_as text
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic(topic);
 BEGIN
     RETURN QUERY
     SELECT p.number, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
@@ -14,7 +16,7 @@ BEGIN
                WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'
                ORDER BY c.target), t.known_as
     FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id JOIN topics AS t ON t.id = p.topic_id
-    WHERE p.topic_id = require_topic(log_epochs_of.topic)
+    WHERE p.topic_id = source_id
     ORDER BY p.number, e.log_epoch;
 END
 $$;
@@ -25,11 +27,13 @@ $$;
 CREATE OR REPLACE FUNCTION log_epochs_sealed_on(topic text, sealed_date date)
 RETURNS TABLE (partition integer, first_log_epoch integer, last_log_epoch integer)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic(topic);
 BEGIN
     RETURN QUERY
     SELECT p.number, min(e.log_epoch), max(e.log_epoch)
     FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id
-    WHERE p.topic_id = require_topic(log_epochs_sealed_on.topic)
+    WHERE p.topic_id = source_id
       AND e.sealed_at >= log_epochs_sealed_on.sealed_date::timestamp AT TIME ZONE 'UTC'
       AND e.sealed_at < (log_epochs_sealed_on.sealed_date + 1)::timestamp AT TIME ZONE 'UTC'
     GROUP BY p.number
@@ -46,6 +50,8 @@ RETURNS TABLE (
     checksum text, sealed_at timestamptz, dropped_at timestamptz, targets text[], known_as text
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic(topic);
 BEGIN
     RETURN QUERY
     SELECT p.number, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
@@ -54,7 +60,7 @@ BEGIN
                WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'
                ORDER BY c.target), t.known_as
     FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id JOIN topics AS t ON t.id = p.topic_id
-    WHERE p.topic_id = require_topic(log_epochs_between.topic)
+    WHERE p.topic_id = source_id
       AND e.sealed_at >= log_epochs_between.from_time AND e.sealed_at < log_epochs_between.to_time
     ORDER BY p.number, e.log_epoch;
 END

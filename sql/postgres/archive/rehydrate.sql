@@ -76,11 +76,16 @@ RETURNS TABLE (
     partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint, request bigint,
     rehydrated_at timestamptz
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic(topic);
+BEGIN
+    RETURN QUERY
     SELECT p.number, e.log_epoch, e.first_sequence, e.last_sequence, e.request, e.rehydrated_at
     FROM partitions AS p JOIN rehydrated_epochs AS e ON e.partition_id = p.id
-    WHERE p.topic_id = require_topic(rehydrated_of.topic)
-    ORDER BY p.number, e.first_sequence
+    WHERE p.topic_id = source_id
+    ORDER BY p.number, e.first_sequence;
+END
 $$;
 
 -- name: release_rehydrated

@@ -52,13 +52,17 @@ RETURNS TABLE (
     id bigint, topic text, most_per_second integer, expected bigint, moved bigint, started_at timestamptz,
     ended_at timestamptz, state text, problem text
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'consume');
+BEGIN
+    RETURN QUERY
     SELECT m.id, t.address, m.most_per_second, m.expected, m.moved, m.started_at, m.ended_at, m.state, m.problem
-    FROM require_queue(letter_moves_of.subscription, 'consume') AS q
-    JOIN letter_moves AS m ON m.subscription_id = q.subscription_id
-    LEFT JOIN topics AS t ON t.id = m.topic_id
+    FROM letter_moves AS m LEFT JOIN topics AS t ON t.id = m.topic_id
+    WHERE m.subscription_id = queue.subscription_id
     ORDER BY m.id DESC
-    LIMIT 10
+    LIMIT 10;
+END
 $$;
 
 -- name: cancel_letter_move

@@ -83,11 +83,13 @@ $$;
 CREATE OR REPLACE FUNCTION high_watermarks(topic text)
 RETURNS TABLE (partition integer, low_sequence bigint, high_watermark bigint, history integer, partition_id bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic(topic);
 BEGIN
     RETURN QUERY
     SELECT p.number, p.low_sequence, high_watermark(p.id), current_history(), p.id
     FROM partitions AS p
-    WHERE p.topic_id = require_topic(high_watermarks.topic)
+    WHERE p.topic_id = source_id
     ORDER BY p.number;
 END
 $$;

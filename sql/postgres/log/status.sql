@@ -33,6 +33,8 @@ $$;
 CREATE OR REPLACE FUNCTION sequence_gaps(topic text, known bigint[] DEFAULT NULL)
 RETURNS TABLE (partition integer, expected bigint, found bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic(topic);
 BEGIN
     RETURN QUERY
     SELECT p.number, g.expected, g.first_sequence
@@ -54,7 +56,7 @@ BEGIN
               LIMIT 1), 0)
           AND c.first_sequence + c.event_count > b.sequence
     ) AS g
-    WHERE p.topic_id = require_topic(sequence_gaps.topic) AND (g.first_sequence <> g.expected OR NOT g.whole)
+    WHERE p.topic_id = source_id AND (g.first_sequence <> g.expected OR NOT g.whole)
     ORDER BY p.number, g.first_sequence
     LIMIT 100;
 END

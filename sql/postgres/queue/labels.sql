@@ -25,8 +25,13 @@ $$;
 -- What is kept about a queue, since when, and when it was changed last; no row while nothing is. Raises PS013, PS042.
 CREATE OR REPLACE FUNCTION labels_of_queue(subscription text)
 RETURNS TABLE (labels jsonb, created_at timestamptz, changed_at timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'consume');
+BEGIN
+    RETURN QUERY
     SELECT l.labels, l.created_at, l.changed_at
-    FROM require_queue(labels_of_queue.subscription, 'consume') AS q
-    JOIN queue_labels AS l ON l.subscription_id = q.subscription_id
+    FROM queue_labels AS l
+    WHERE l.subscription_id = queue.subscription_id;
+END
 $$;

@@ -3,11 +3,15 @@
 -- the dead ones. Raises PS013, PS042.
 CREATE OR REPLACE FUNCTION queue_statistics(subscription text)
 RETURNS TABLE (size bigint, ready bigint, in_flight bigint, delayed bigint, dead bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'peek');
+BEGIN
+    RETURN QUERY
     SELECT c.ready + c.in_flight + c.delayed, c.ready, c.in_flight, c.delayed, (
-               SELECT count(*) FROM dead_letters AS d WHERE d.subscription_id = q.subscription_id)
-    FROM require_queue(queue_statistics.subscription, 'peek') AS q
-    CROSS JOIN LATERAL queue_counts(q.subscription_id) AS c
+               SELECT count(*) FROM dead_letters AS d WHERE d.subscription_id = queue.subscription_id)
+    FROM queue_counts(queue.subscription_id) AS c;
+END
 $$;
 
 -- name: queue_scheduled
@@ -41,21 +45,26 @@ CREATE OR REPLACE FUNCTION queue_pointers(subscription text)
 RETURNS TABLE (
     topic text, partition integer, reader bigint, repair bigint, invisibility bigint, behind bigint
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    WITH queue AS MATERIALIZED (
-        SELECT q.subscription_id, (newest_turn(q.subscription_id)).floor_id
-        FROM require_queue(queue_pointers.subscription, 'peek') AS q
-    ), unfinished AS (
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'peek');
+    first_id bigint := (newest_turn(queue.subscription_id)).floor_id;
+BEGIN
+    RETURN QUERY
+    WITH unfinished AS (
         SELECT r.partition_id, CASE WHEN r.waiting_id IS NULL THEN first_unfinished(r) END AS repair,
                CASE WHEN r.token IS NOT NULL AND r.deadline > clock_timestamp() THEN first_unfinished(r) END
                    AS invisibility, 0 AS behind
-        FROM queue AS q JOIN queue_ranges AS r ON r.subscription_id = q.subscription_id AND r.id >= q.floor_id
+        FROM queue_ranges AS r
+        WHERE r.subscription_id = queue.subscription_id AND r.id >= first_id
         UNION ALL
         SELECT k.partition_id, CASE WHEN k.waiting_id = 0 THEN k.sequence END, NULL, 1
-        FROM queue AS q JOIN queue_keys AS k ON k.subscription_id = q.subscription_id AND k.state <> 'first'
+        FROM queue_keys AS k
+        WHERE k.subscription_id = queue.subscription_id AND k.state <> 'first'
         UNION ALL
         SELECT w.partition_id, NULL, w.sequence, 0
-        FROM queue AS q JOIN queue_waiting AS w ON w.subscription_id = q.subscription_id AND w.due_at IS NOT NULL
+        FROM queue_waiting AS w
+        WHERE w.subscription_id = queue.subscription_id AND w.due_at IS NOT NULL
     ), lowest AS MATERIALIZED (
         SELECT u.partition_id, min(u.repair) AS repair, min(u.invisibility) AS invisibility,
                sum(u.behind) AS behind
@@ -64,8 +73,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
     )
     SELECT t.address, (l.partition_id & 65535)::integer, stands.reached + 1, COALESCE(u.repair, stands.reached + 1),
            u.invisibility, COALESCE(u.behind, 0)
-    FROM queue AS q
-    JOIN leases AS l ON l.subscription_id = q.subscription_id
+    FROM leases AS l
     JOIN partitions AS p ON p.id = l.partition_id
     JOIN topics AS t ON t.id = l.partition_id >> 16
     CROSS JOIN LATERAL (
@@ -76,5 +84,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
         LIMIT 1
     ) AS stands
     LEFT JOIN lowest AS u ON u.partition_id = l.partition_id
-    ORDER BY 1, 2
+    WHERE l.subscription_id = queue.subscription_id
+    ORDER BY 1, 2;
+END
 $$;

@@ -23,6 +23,7 @@ CREATE OR REPLACE FUNCTION history_starts_of(topic text, history integer)
 RETURNS TABLE (partition integer, "position" bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
+    source_id bigint := require_topic(topic);
     later bigint := (SELECT count(*) FROM histories AS h WHERE h.history > history_starts_of.history);
     recorded bigint := (
         SELECT count(DISTINCT s.history) FROM history_starts AS s WHERE s.history > history_starts_of.history);
@@ -37,7 +38,7 @@ BEGIN
                     WHERE s.partition_id = p.id AND s.history > history_starts_of.history)
            END
     FROM partitions AS p
-    WHERE p.topic_id = require_topic(history_starts_of.topic)
+    WHERE p.topic_id = source_id
     ORDER BY p.number;
 END
 $$;
