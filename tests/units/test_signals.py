@@ -14,7 +14,6 @@ from penstock.errors import InvalidArgument
 from penstock.leases import signals
 from penstock.leases.signals import stopped_by_signals, stopped_by_signals_on_loop
 from tests.kit.proof import proves
-from tests.kit.stream import Clock
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
@@ -48,13 +47,13 @@ def test_a_signal_sets_the_event_and_puts_the_handlers_back(number: int) -> None
 
 def test_a_second_signal_does_what_the_caller_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes with the first is told twice by who forwards it.  Guard: _SAME_SECONDS."""
-    before, told, clock = handlers(), list[int](), Clock()
-    monkeypatch.setattr(signals, "monotonic", clock)
+    before, told, now = handlers(), list[int](), [100.0]
+    monkeypatch.setattr(signals, "monotonic", lambda: now[0])
     with stopped_by_signals(None, lambda: told.append(1)) as asked:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
         assert asked.wait(10) and not told
-        clock.now += 0.5
+        now[0] += 0.5
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
         assert told == [1, 1]

@@ -274,7 +274,7 @@ def test_the_page_of_commands_loads_neither_typer_nor_any_of_them(given: list[st
     """Guard: `page.is_asked_for`.  With Typer and rich, the page takes three times as long."""
     loaded = loaded_by(f"main.run({given})")
     assert loaded.isdisjoint({"typer", "rich", "click", "asyncio"})
-    of_the_page = {"main", "exit_codes", "page", "commands"}
+    of_the_page = {"main", "exit_codes", "page", "commands", "collector"}
     assert {m for m in loaded if m.startswith(("penstock.", "ops", "consumers"))} == {
         "penstock.errors", "penstock.driver_errors", "penstock.cli",
         *(f"penstock.cli.{each}" for each in of_the_page)
