@@ -284,13 +284,27 @@ def pgmq_working(
     return run
 
 
+def together(fork: Any, parties: int) -> tuple[Any, Any]:
+    """A barrier for so many processes, and the time at which all of them had come.
+
+    Whoever comes last writes it down: another process may be given a core only when much is done.
+    """
+    begun = fork.Value("d", 0.0)
+
+    def note() -> None:
+        begun.value = perf_counter()
+
+    return fork.Barrier(parties, action=note), begun
+
+
 def work_off(url: str, turn: Turn, rows: int, workers: int, *, exactly: bool = True) -> float:
     """Let so many processes work until all is done.  Returns the seconds from their start on.
 
     Each may do a turn too many where the work does not end by itself: then not ``exactly``.
     """
     fork = multiprocessing.get_context("fork")
-    begin, done = fork.Barrier(workers + 1), fork.Value("q", 0)
+    begin, begun = together(fork, workers + 1)
+    done = fork.Value("q", 0)
 
     def work() -> None:
         with database.connect(url, statement_timeout_ms=0) as connection:
@@ -306,10 +320,9 @@ def work_off(url: str, turn: Turn, rows: int, workers: int, *, exactly: bool = T
     for each in processes:
         each.start()
     begin.wait(READY_SECONDS)
-    begun = perf_counter()
     for each in processes:
         each.join()
-    spent = perf_counter() - begun
+    spent = perf_counter() - begun.value
     if any(each.exitcode for each in processes) or (exactly and done.value != rows):
         raise RuntimeError(f"{done.value} of {rows} events were finished")
     return spent

@@ -148,7 +148,8 @@ class Consumers:
         )
         self.bench.settle()
         fork = multiprocessing.get_context("fork")
-        begin, done = fork.Barrier(self.count + 1), fork.Value("q", 0)
+        begin, begun = queue.together(fork, self.count + 1)
+        done = fork.Value("q", 0)
 
         def work() -> None:
             stop = threading.Event()
@@ -170,10 +171,9 @@ class Consumers:
         for each in processes:
             each.start()
         begin.wait(queue.READY_SECONDS)
-        begun = perf_counter()
         for each in processes:
             each.join()
-        spent = perf_counter() - begun
+        spent = perf_counter() - begun.value
         if done.value < self.rows or any(each.exitcode for each in processes):
             raise RuntimeError(f"{done.value} of {self.rows} events were handled")
         stream.unsubscribe(self.bench.connection, name)
